@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.diagnosis.output_patterns import needles, rules_speaking_of
+from holdfast.diagnosis.output_patterns import needles, rules_matching
 from holdfast.importers import detect
 from holdfast.importers.diagnose import Diagnosis, diagnose
 from holdfast.process.output_matcher import OutputMatcher
@@ -31,7 +31,7 @@ def message_of(diagnosis: Diagnosis, rule: str) -> str:
 
 def read(path: Path, exit_code: int | None = None):
     """The reading and all of its events."""
-    reading = detect.read(path, exit_code=exit_code, lines=OutputMatcher(needles(), rules_speaking_of))
+    reading = detect.read(path, exit_code=exit_code, lines=OutputMatcher(needles(), rules_matching))
     return reading, [entry.event for entry in reading.entries]
 
 

@@ -233,7 +233,7 @@ def test_status_offers_a_resume_where_the_panel_does(tmp_path):
     assert "holdfast resume" not in holdfast(tmp_path, "status", "raises").stdout
     dies = training(tmp_path, "def after(step):\n    if step == 4: die()", name="dies.py")
     holdfast(tmp_path, "run", "--max-attempts", "1", "--", PYTHON, dies)
-    assert "next: try it again: holdfast resume dies-1" in holdfast(tmp_path, "status", "dies").stdout
+    assert "next: try again: holdfast resume dies-1" in holdfast(tmp_path, "status", "dies").stdout
 
 
 def test_a_file_that_is_saved_at_the_end_is_no_checkpoint_to_go_on_from(tmp_path):

@@ -448,7 +448,7 @@ def test_first_field_report_is_told_to_stop(tmp_path):
     words = ("--only", "versions-known-bad", "--", "./python", "train.py", "device=mps")
     done = run_check(tmp_path, *words, env={"COLUMNS": "200"})
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "losses come out as exactly 0" in " ".join(done.stdout.split())
+    assert "losses are exactly 0" in " ".join(done.stdout.split())
     assert "install torch 2.3 or newer" in done.stdout
     assert "Do not start it yet: versions-known-bad" in done.stdout
 

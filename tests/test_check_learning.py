@@ -180,7 +180,8 @@ def test_steps_that_agree_pass_and_say_what_was_not_compared():
 
 
 @pytest.mark.parametrize(
-    ("more", "message"), [({"again": 1.2}, "came out differently"), ({"cpu": 0.8}, "not where the CPU is")]
+    ("more", "message"),
+    [({"again": 1.2}, "gave different results when repeated"), ({"cpu": 0.8}, "but they differ from the CPU")],
 )
 def test_steps_that_do_not_agree_stop_it(more, message):
     (found,) = device_steps_agree.make_answer(agreement(**more), asked_cpu=True, got_cpu=True).findings

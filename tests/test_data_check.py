@@ -9,11 +9,17 @@ import pytest
 from data_sets import image, look, surveyed
 
 from holdfast.diagnosis.dataset import classes, labels, leakage, readable, sizes
-from holdfast.diagnosis.dataset.common import share, shown
-from holdfast.diagnosis.dataset.groups import grouped
-from holdfast.diagnosis.dataset.near_duplicates import MAX_DISTANCE, SURE, distance, near_enough, near_pairs
-from holdfast.diagnosis.dataset.splitting import propose
-from holdfast.diagnosis.dataset.video_frames import source_of, videos
+from holdfast.diagnosis.dataset.common import format_path, format_percent
+from holdfast.diagnosis.dataset.groups import group_images
+from holdfast.diagnosis.dataset.near_duplicates import (
+    ALWAYS_NEAR,
+    MAX_DISTANCE,
+    distance,
+    find_near_pairs,
+    find_threshold,
+)
+from holdfast.diagnosis.dataset.splitting import propose_split
+from holdfast.diagnosis.dataset.video_frames import find_videos, source_of
 from holdfast.schema.images import LineNote
 
 RULE = "the-check"
@@ -36,7 +42,7 @@ def test_a_damaged_image_is_named_with_its_reason_on_one_line():
     bad = image("b\nad.jpg", problem="truncated", detail="image file is truncated")
     judged = readable.judge(surveyed(*(image(f"{at}.jpg") for at in range(9)), bad), RULE)
     assert severities(judged) == ["warn"]
-    assert judged.findings[0].evidence == ["cut off: 1: images/train/b\\nad.jpg (image file is truncated)"]
+    assert judged.findings[0].evidence == ["truncated: 1: images/train/b\\nad.jpg (image file is truncated)"]
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
@@ -52,7 +58,7 @@ def test_what_is_only_unusual_is_a_note():
 
 
 def test_a_look_that_ended_early_says_so():
-    assert "1 of 50 images (evenly chosen" in readable.judge(surveyed(image("a.jpg"), total=50), RULE).message
+    assert "1 of 50 images (an even sample" in readable.judge(surveyed(image("a.jpg"), total=50), RULE).message
 
 
 # Labels
@@ -76,14 +82,14 @@ def test_a_line_that_costs_its_image_is_quoted():
     (finding,) = labels.judge(surveyed(bad, *good), RULE).findings
     assert finding.severity == "warn"
     assert "images/train/a.jpg, line 7 of its labels: 3 0.5 0.5 0.1 0.1" in finding.evidence[0]
-    assert "names 1 class, 0 to 0; the labels go up to 3" in finding.remedies[0]
+    assert "lists 1 class, 0 to 0, but the labels go up to 3" in finding.remedies[0]
 
 
 def test_classes_that_are_counted_from_one_are_recognised():
     images = [image(f"{at}.jpg", classes=(1, 2), faults={"class-range": 1}) for at in range(4)]
     (finding,) = labels.judge(surveyed(*images, names=("cat", "dog")), RULE).findings
     assert finding.severity == "fatal"
-    assert "counts from 0, so take 1 off each" in finding.remedies[0]
+    assert "counts from 0: subtract 1 from each" in finding.remedies[0]
 
 
 def test_background_is_fine_and_lost_labels_are_not():
@@ -96,7 +102,7 @@ def test_background_is_fine_and_lost_labels_are_not():
 
 def test_labels_without_a_image_are_told():
     judged = labels.judge(surveyed(image("a.jpg"), stray_labels=2, stray_examples=("/data/labels/train/x.txt",)), RULE)
-    assert "2 label files belong to no image" in judged.findings[0].message
+    assert "2 label files have no matching image" in judged.findings[0].message
 
 
 # Classes
@@ -107,7 +113,7 @@ def test_a_class_that_only_validation_shows_holds_the_metric_down():
     held = image("v.jpg", "val", classes=(0,) * 9 + (1,) * 9)
     (finding,) = classes.judge(surveyed(*seen, held, names=("cat", "dog")), RULE).findings
     assert finding.severity == "warn"
-    assert "cannot pass 0.50" in finding.message
+    assert "cannot exceed 0.50" in finding.message
     assert finding.evidence == ["dog: 0 in train, 9 in val"]
 
 
@@ -123,7 +129,7 @@ def test_a_class_on_a_image_that_is_left_out_is_not_shown():
     lost = image("a.jpg", classes=(1,) * 30, faults={"columns": 1})
     seen = image("b.jpg", classes=(0,) * 30)
     judged = classes.judge(surveyed(lost, seen, image("v.jpg", "val", classes=(0, 1) * 9), names=("cat", "dog")), RULE)
-    assert "never shown in training" in judged.findings[0].message
+    assert "does not occur in training" in judged.findings[0].message
 
 
 # Sizes
@@ -140,7 +146,7 @@ def test_the_image_size_that_makes_them_large_enough_is_named():
     (finding,) = sizes.judge(surveyed(*(image(f"{at}.jpg", size=0.02) for at in range(20))), 640, RULE).findings
     assert finding.severity == "note"
     assert finding.remedies[0].startswith(
-        "imgsz=800: an object then has 16 px in the median (about 1.6 times the memory"
+        "use imgsz=800: the median size of an object is then 16 px (about 1.6 times the memory"
     )
 
 
@@ -148,9 +154,9 @@ def test_the_class_that_suffers_most_is_named():
     images = [image(f"{at}.jpg", classes=(0, 0, 0, 1), sizes=(0.2, 0.2, 0.2, 0.01)) for at in range(12)]
     (finding,) = sizes.judge(surveyed(*images, names=("car", "bird")), 640, RULE).findings
     assert finding.severity == "warn"
-    assert "100% of the objects of bird are under 16 pixels and 100% under 8" in finding.message
+    assert "100% of the objects of bird are under 16 pixels, and 100% are under 8" in finding.message
     assert "imgsz=1600" not in finding.remedies[0]
-    assert "cut the images instead" in finding.remedies[0]
+    assert "cut the images into tiles" in finding.remedies[0]
 
 
 def test_tiles_are_as_large_as_they_may_be_and_cover_the_image():
@@ -177,7 +183,7 @@ def test_near_pairs_are_those_that_comparing_all_with_all_finds(within):
         looks.append(other)
     every = {frozenset(pair) for pair in itertools.combinations(looks, 2) if distance(*pair) <= within}
     assert len(every) > 10
-    assert {frozenset(pair) for pair in near_pairs(looks, within)} == every
+    assert {frozenset(pair) for pair in find_near_pairs(looks, within)} == every
 
 
 def test_what_is_near_depends_on_how_alike_all_images_are():
@@ -186,8 +192,8 @@ def test_what_is_near_depends_on_how_alike_all_images_are():
     unlike = [chance.getrandbits(128) for _ in range(500)]
     sky = chance.getrandbits(128)
     streets = [sky ^ (chance.getrandbits(128) & chance.getrandbits(128) & chance.getrandbits(128)) for _ in range(500)]
-    assert near_enough(unlike) == MAX_DISTANCE
-    assert SURE <= near_enough(streets) < 10
+    assert find_threshold(unlike) == MAX_DISTANCE
+    assert ALWAYS_NEAR <= find_threshold(streets) < 10
 
 
 # Frames
@@ -200,20 +206,20 @@ def names_of(found, images):
 def test_videos_are_found_in_names_that_say_so():
     names = [f"video_{video}_frame_{frame:04}.jpg" for video in (1, 2, 3) for frame in (1, 5, 9)]
     images = [image(name) for name in names]
-    assert names_of(videos(images, "/data"), images) == [names[0:3], names[3:6], names[6:9]]
+    assert names_of(find_videos(images, "/data"), images) == [names[0:3], names[3:6], names[6:9]]
 
 
 def test_many_videos_of_few_frames_are_videos_too():
     """The number that has the most values is not that of the frame."""
     images = [image(f"video_{video}_frame_{frame}.jpg") for video in range(30) for frame in range(3)]
-    found = videos(images, "/data")
+    found = find_videos(images, "/data")
     assert {len(video.frames) for video in found} == {3}
     assert found[4].name == "video_4_frame_*"
 
 
 def test_a_folder_for_each_video_is_as_good():
     images = [image(f"clip{video}/{frame:05}.jpg") for video in (1, 2) for frame in range(6)]
-    assert [len(video.frames) for video in videos(images, "/data")] == [6, 6]
+    assert [len(video.frames) for video in find_videos(images, "/data")] == [6, 6]
 
 
 @pytest.mark.parametrize(
@@ -221,7 +227,7 @@ def test_a_folder_for_each_video_is_as_good():
 )
 def test_numbers_alone_make_no_video(form):
     """Neighbours that look no more alike than any two are just numbered."""
-    assert videos([image(form.format(at)) for at in range(30)], "/data") == []
+    assert find_videos([image(form.format(at)) for at in range(30)], "/data") == []
 
 
 def test_numbered_images_that_look_alike_are_scenes():
@@ -230,12 +236,12 @@ def test_numbered_images_that_look_alike_are_scenes():
         image(f"IMG_{at:04}.jpg", image_hash=f"{int(look(f'place {at // 10}'), 16) ^ (1 << at) ^ (1 << 2 * at):032x}")
         for at in range(40)
     ]
-    assert [len(video.frames) for video in videos(images, "/data")] == [10, 10, 10, 10]
+    assert [len(video.frames) for video in find_videos(images, "/data")] == [10, 10, 10, 10]
 
 
 def test_splits_that_were_numbered_anew_say_nothing():
     images = [image(f"video_{at % 3}_frame_{at:04}.jpg", split) for split in ("train", "val") for at in range(12)]
-    assert videos(images, "/data") == []
+    assert find_videos(images, "/data") == []
 
 
 def test_copies_that_an_export_made_are_known_by_name():
@@ -262,7 +268,7 @@ def test_frames_dealt_out_at_random_are_a_leak_and_a_split_by_video_is_proposed(
     (finding,) = judged.findings
     assert finding.severity == "warn"
     assert finding.message.startswith("100% of validation")
-    assert "6 videos have frames on both sides" in " ".join(finding.evidence)
+    assert "6 videos have frames in both train and val" in " ".join(finding.evidence)
     sides = [{path.split("_")[1] for path in side} for side in (split.train, split.val)]
     assert not sides[0] & sides[1]
     assert len(split.train) + len(split.val) == 120
@@ -272,14 +278,14 @@ def test_frames_dealt_out_at_random_are_a_leak_and_a_split_by_video_is_proposed(
 def test_videos_that_are_apart_are_no_leak():
     survey = surveyed(*film(lambda video, _frame: "val" if video == 5 else "train"))
     judged, split = leakage.judge(survey, RULE)
-    assert judged.message.endswith("0 of 20 in val (0%) have a twin or a neighbouring frame in train")
+    assert judged.message.endswith("0 of 20 in val (0%) have a duplicate or a neighbouring frame in train")
     assert not judged.findings
     assert split is None
 
 
 def test_the_frame_that_gives_it_away_is_the_nearest():
     survey = surveyed(*film(lambda _video, frame: "val" if frame == 10 else "train", videos=2))
-    twin = grouped(survey).twins[0]
+    twin = group_images(survey).twins[0]
     assert survey.images[twin.trained].path.endswith("frame_0009.jpg")
 
 
@@ -296,9 +302,9 @@ def test_images_that_have_nothing_to_do_with_each_other_are_apart():
 @pytest.mark.parametrize(
     ("held", "how"),
     [
-        ({"digest": "train/photo1x.jpg"}, "the same file in train"),
-        ({"seed": "photo1x.jpg"}, "a near copy in train"),
-        ({"seed": "photo1x.jpg", "flipped": 12}, "a near copy in train"),
+        ({"digest": "train/photo1x.jpg"}, "the same file is in train"),
+        ({"seed": "photo1x.jpg"}, "a near copy is in train"),
+        ({"seed": "photo1x.jpg", "flipped": 12}, "a near copy is in train"),
     ],
 )
 def test_a_twin_is_told_with_its_example(held, how):
@@ -307,7 +313,7 @@ def test_a_twin_is_told_with_its_example(held, how):
         twin = image("other.jpg", "val", seed="photo1x.jpg", **held)
     (finding,) = leakage.judge(surveyed(*unrelated(), twin), RULE)[0].findings
     assert finding.severity == "note"
-    assert finding.evidence[0] == f"1 of val: {how}, e.g. images/val/other.jpg and images/train/photo1x.jpg"
+    assert finding.evidence[0] == f"1 in val: {how}, e.g. images/val/other.jpg and images/train/photo1x.jpg"
 
 
 def test_validating_on_the_training_images_is_a_leak():
@@ -324,14 +330,14 @@ def test_copies_with_other_labels_contradict_each_other():
         image("v.jpg", "val"),
     ]
     (finding,) = leakage.judge(surveyed(*images), RULE)[0].findings
-    assert finding.message == "1 image is there twice with different labels."
+    assert finding.message == "1 image occurs twice, with different labels."
 
 
 # Splits
 
 
 def split_of(survey):
-    return propose(survey, grouped(survey))
+    return propose_split(survey, group_images(survey))
 
 
 def test_a_split_is_the_same_whatever_the_order_of_the_images():
@@ -367,7 +373,7 @@ def test_one_long_video_is_cut_into_pieces_of_neighbours():
     assert frames
     gaps = sum(after - before > 1 for before, after in itertools.pairwise(frames))
     assert gaps <= 2
-    assert "cut into" in split.told()
+    assert "cut into" in split.describe()
 
 
 def test_images_of_one_scene_cannot_be_split():
@@ -382,7 +388,13 @@ def test_images_of_one_scene_cannot_be_split():
 
 
 def test_a_share_is_never_nothing_of_something_nor_all_of_less():
-    assert [share(1, 100_000), share(99_999, 100_000), share(0, 5), share(5, 5), share(1, 8)] == [
+    assert [
+        format_percent(1, 100_000),
+        format_percent(99_999, 100_000),
+        format_percent(0, 5),
+        format_percent(5, 5),
+        format_percent(1, 8),
+    ] == [
         "0.1%",
         "99.9%",
         "0%",
@@ -392,5 +404,5 @@ def test_a_share_is_never_nothing_of_something_nor_all_of_less():
 
 
 def test_a_name_is_shown_on_one_line():
-    assert shown("/data/a\nb\x1b[31m.jpg", "/data") == "a\\nb\\x1b[31m.jpg"
-    assert len(shown("x" * 5000)) == 120
+    assert format_path("/data/a\nb\x1b[31m.jpg", "/data") == "a\\nb\\x1b[31m.jpg"
+    assert len(format_path("x" * 5000)) == 120

@@ -14,7 +14,7 @@ import pytest
 from data_sets import BOX, drawn, save, write_label
 from PIL import Image
 
-from holdfast.diagnosis.dataset.labels import lost
+from holdfast.diagnosis.dataset.labels import is_dropped
 from holdfast.preflight.images import readers
 from holdfast.preflight.images.order import MAX_IN_ORDER, spread
 from holdfast.preflight.images.survey import survey
@@ -201,7 +201,7 @@ def test_a_image_is_lost_by_its_labels_exactly_where_ultralytics_leaves_it_out(t
         image = tmp_path / "images" / "train" / f"{name}.png"
         label = tmp_path / "labels" / "train" / f"{name}.txt"
         theirs[name] = bool(verify_image_label((str(image), str(label), "", False, 1, 0, 0, False))[8])
-    ours = {Path(image.path).stem: lost(image) for image in read(tmp_path).images}
+    ours = {Path(image.path).stem: is_dropped(image) for image in read(tmp_path).images}
     assert ours == theirs
     assert (theirs["box"], theirs["words"]) == (False, True)
 

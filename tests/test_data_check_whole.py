@@ -98,7 +98,7 @@ def test_without_being_asked_nothing_is_written(filmed, found):
     before = sorted(filmed.parent.rglob("*"))
     told = answers(filmed)["data-validation-apart"].findings[0]
     assert sorted(filmed.parent.rglob("*")) == before
-    assert "a split by group: 32 images for train, 8 for val (20%), from 5 groups" in " ".join(told.evidence)
+    assert "a split by group: 32 images for train, 8 for val (20%), in 5 groups" in " ".join(told.evidence)
 
 
 def test_a_spoiled_data_set_is_named_for_what_it_is(tmp_path):
@@ -111,8 +111,8 @@ def test_a_spoiled_data_set_is_named_for_what_it_is(tmp_path):
     assert found["data-images-readable"].status == "warn"
     labels = [(finding.severity, finding.message) for finding in found["data-labels-sound"].findings]
     assert [severity for severity, _ in labels] == ["fatal", "fatal"]
-    assert "Not one of the 6 images of val has a label" in labels[0][1]
-    assert "6 images (100% of train) have a label line that cannot be used" in labels[1][1]
+    assert "None of the 6 images in val has a label" in labels[0][1]
+    assert "6 images (100% of train) have an unusable label line" in labels[1][1]
 
 
 def test_a_data_set_that_is_not_there_is_fatal_once(tmp_path):

@@ -45,7 +45,7 @@ def boom(*_args, **_more):
 
 
 @pytest.mark.parametrize(
-    "name", ["saved_files", "find_resume_point", "remedy_for", "corrupt_from_step", "applied", "cause_of"]
+    "name", ["saved_files", "find_resume_point", "remedy_for", "corrupt_from_step", "apply_changes", "cause_of"]
 )
 def test_the_run_goes_on(tmp_path, monkeypatch, name):
     """Whatever raises between the attempts: the second one starts, and the run ends with a verdict."""

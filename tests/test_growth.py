@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from holdfast.diagnosis.aggregators.memory import KEPT_POINTS, Memory
+from holdfast.diagnosis.aggregators.memory import MAX_POINTS, Memory
 from holdfast.diagnosis.engine import Engine
-from holdfast.diagnosis.growth import Growth, growth, meets
+from holdfast.diagnosis.growth import Growth, forecast_crossing, growth
 from holdfast.diagnosis.rules import by_id
 from holdfast.diagnosis.run_state import RunState
 from holdfast.schema import events
@@ -48,7 +48,7 @@ def test_linear_leak_is_found_and_its_rate_is_right(n, noise, seed):
 def test_limit_is_met_where_the_line_meets_it():
     """From 2 GiB at the start by 3 GiB for each 3,990 steps: 8 GiB are reached at step 7,980."""
     found = growth(series(linear, noise=30 * MIB))
-    forecast = meets(found, 8 * GIB)
+    forecast = forecast_crossing(found, 8 * GIB)
     assert forecast.earliest <= 7980 <= forecast.latest
     assert forecast.at == pytest.approx(7980, rel=0.05)
     assert forecast.latest - forecast.earliest < 0.4 * (7980 - 3990)
@@ -62,7 +62,7 @@ def test_interval_narrows_as_the_limit_comes_near():
         points = [
             (epochs * i / 600, 3 * GIB + 13 * GIB / 94 * epochs * i / 600 + dice.gauss(0, 80 * MIB)) for i in range(600)
         ]
-        forecast = meets(growth(points), 16 * GIB)
+        forecast = forecast_crossing(growth(points), 16 * GIB)
         assert forecast.earliest <= 94.0 <= forecast.latest, epochs
         widths.append(forecast.latest - forecast.earliest)
     assert widths == sorted(widths, reverse=True)
@@ -172,13 +172,13 @@ def test_growth_that_slows_down_may_never_meet_the_limit():
     """Halves of 5.5 and 4.5: what is left to come is a row of ever smaller halves."""
     slowing = of(slowing=4.5 / 5.5)
     assert slowing.settles_at == pytest.approx(2.0 + 4.5 * 4.5 / 5.5 / (1 - 4.5 / 5.5))
-    assert meets(slowing, 1.01 * slowing.settles_at) is None
-    assert meets(slowing, 0.9 * slowing.settles_at) is not None
-    assert meets(of(), 1e12) is not None
+    assert forecast_crossing(slowing, 1.01 * slowing.settles_at) is None
+    assert forecast_crossing(slowing, 0.9 * slowing.settles_at) is not None
+    assert forecast_crossing(of(), 1e12) is not None
 
 
 def test_limit_that_is_passed_is_met_now():
-    assert meets(of(level=9.0), 8.0) == (10.0, 10.0, 10.0)
+    assert forecast_crossing(of(level=9.0), 8.0) == (10.0, 10.0, 10.0)
 
 
 def said(rule, history):
@@ -216,7 +216,7 @@ def test_days_of_samples_stay_small():
         memory.fold_sample(
             events.Sample(at=2.0 * i, rss=i, processes=1, available=1, swap=0, disk_free=1), step=i, epoch=None
         )
-    assert KEPT_POINTS / 2 <= len(memory.points) <= KEPT_POINTS
+    assert MAX_POINTS / 2 <= len(memory.points) <= MAX_POINTS
     assert sum(point.n for point in memory.points) == memory.count == 126_000
     assert memory.points[-1].peak == 125_999
     assert [point.rss for point in memory.points] == sorted(point.rss for point in memory.points)

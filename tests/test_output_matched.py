@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from holdfast.diagnosis.engine import Engine
-from holdfast.diagnosis.output_patterns import needles, rules_speaking_of
+from holdfast.diagnosis.output_patterns import needles, rules_matching
 from holdfast.diagnosis.run_state import RunState
 from holdfast.process.output_forwarder import Source
 from holdfast.process.output_log import OutputLog
@@ -26,7 +26,7 @@ NMS = b"WARNING \xe2\x9a\xa0\xef\xb8\x8f NMS time limit 2.800s exceeded"
 
 def watched(*pieces, stream="stderr"):
     """What is heard of output that arrives in these pieces."""
-    watch = OutputMatcher(needles(), rules_speaking_of)
+    watch = OutputMatcher(needles(), rules_matching)
     one = watch.on(stream)
     for piece in pieces:
         one.feed(piece)
@@ -88,7 +88,7 @@ def test_long_line_is_cut_around_what_was_found():
 
 def test_endless_line_takes_no_memory():
     """Output without a single line's end is looked at in pieces, not kept."""
-    watch = OutputMatcher(needles(), rules_speaking_of)
+    watch = OutputMatcher(needles(), rules_matching)
     one = watch.on("stdout")
     for _ in range(200):
         one.feed(b"\x00\xff" * 8192)
@@ -99,7 +99,7 @@ def test_endless_line_takes_no_memory():
 def test_ordinary_output_is_never_taken_apart():
     """Only where the quick look finds something is a line decoded and asked about."""
     asked = []
-    watch = OutputMatcher(needles(), lambda text: asked.append(text) or rules_speaking_of(text))
+    watch = OutputMatcher(needles(), lambda text: asked.append(text) or rules_matching(text))
     one = watch.on("stdout")
     one.feed(b"loss 0.123 lr 0.01\n" * 3000 + NMS + b"\n" + b"loss 0.1\n" * 3000)
     assert asked == [NMS.decode()]
@@ -125,7 +125,7 @@ def test_watch_that_comes_late_hears_what_was_printed_before(tmp_path):
     """The child prints from its first moment on, before anybody could ask."""
     source = Source(2, -1, OutputLog(tmp_path / "stderr.log"))
     source.record(NMS + b"\nhalf a li", 1.0)
-    watch = OutputMatcher(needles(), rules_speaking_of)
+    watch = OutputMatcher(needles(), rules_matching)
     source.watch(watch.on("stderr"))
     source.record(b"ne\n" + NMS + b"\n", 2.0)
     assert [h.count for h in watch.take()] == [1, 2]

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.diagnosis.planned_restart import memory_forecast, plans_restart, too_fast
+from holdfast.diagnosis.planned_restart import find_restart_reason, grows_too_fast, memory_forecast
 from holdfast.diagnosis.run_state import RunState, load_run_state
 from holdfast.schema import events
 from holdfast.schema.plan import Plan, Policy
@@ -29,7 +29,7 @@ def asked(life, epochs, plan=PLAN, every=3):
     for entry in entries(life.events(epochs)):
         state.fold(entry)
         if isinstance(entry.event, events.Sample) and state.attempt.memory.count % every == 0:
-            reason = plans_restart(state, plan)
+            reason = find_restart_reason(state, plan)
             if reason is not None:
                 return state.attempt.last_step, reason, state
     return None, None, state
@@ -87,14 +87,14 @@ def test_what_does_not_end_in_a_kill_is_left_alone(life):
 def test_plan_may_forbid_it(plan):
     step, _, state = asked(LEAK, 20.0)
     assert step is not None
-    assert plans_restart(state, plan) is None
+    assert find_restart_reason(state, plan) is None
 
 
 def test_it_needs_snapshots_that_succeed():
     step, _, state = asked(LEAK, 20.0)
     assert step is not None
     state.attempt.snapshots.fold_failed(events.SnapshotFailed(at=1.0, step=1, why="no room"))
-    assert plans_restart(state, PLAN) is None
+    assert find_restart_reason(state, PLAN) is None
     assert asked(replace(LEAK, snapshots=False), 14.4)[1] is None
 
 
@@ -104,8 +104,8 @@ def test_growth_that_fills_a_fresh_process_at_once_is_for_the_ladder():
     killed_at = fast.killed_at()
     step, _, state = asked(fast, killed_at / fast.steps, every=1)
     assert step is None
-    assert too_fast(state)
-    assert not too_fast(asked(LEAK, 10.0)[2])
+    assert grows_too_fast(state)
+    assert not grows_too_fast(asked(LEAK, 10.0)[2])
 
 
 def test_validation_that_would_not_fit_any_more_is_not_begun():
@@ -141,8 +141,8 @@ def swapping(*, grown: float) -> RunState:
 
 
 def test_swap_that_the_training_itself_has_brought_about_is_left():
-    assert "the machine swaps" in (plans_restart(swapping(grown=6.0), PLAN) or "")
-    assert plans_restart(swapping(grown=0.0), PLAN) is None
+    assert "the machine swaps" in (find_restart_reason(swapping(grown=6.0), PLAN) or "")
+    assert find_restart_reason(swapping(grown=0.0), PLAN) is None
 
 
 def test_budget_of_the_plan_is_the_limit():
@@ -167,7 +167,7 @@ def test_young_attempt_knows_the_end_from_the_one_before():
     state = load_run_state(entries([*(replace_planned(event, 9) for event in before), begun]))
     for entry in entries(event for event in later(life.events(4.0), before[-1].at, 500)):
         state.fold(entry)
-        assert not isinstance(entry.event, events.Sample) or plans_restart(state, PLAN) is None
+        assert not isinstance(entry.event, events.Sample) or find_restart_reason(state, PLAN) is None
 
 
 def replace_planned(event, planned):

@@ -24,8 +24,8 @@ from holdfast.storage.journal import Entry, replay
 def asked(monkeypatch):
     """How often rules were asked."""
     counted = []
-    real = Engine._ask
-    monkeypatch.setattr(Engine, "_ask", lambda self, rule: (counted.append(rule.id), real(self, rule))[1])
+    real = Engine._find_new
+    monkeypatch.setattr(Engine, "_find_new", lambda self, rule: (counted.append(rule.id), real(self, rule))[1])
     return counted
 
 

@@ -11,9 +11,9 @@ import pytest
 from holdfast.diagnosis.rules import by_id
 from holdfast.diagnosis.run_state import RunState
 from holdfast.diagnosis.slowdown import SWAPPED, WAITED
-from holdfast.remedies import applied, remedy_for
-from holdfast.remedies.command_line import rewritten, settings_in, spelling_of, values_in
-from holdfast.remedies.effective_batch import Update, halved
+from holdfast.remedies import apply_changes, remedy_for
+from holdfast.remedies.command_line import rewrite_command, settings_in, spelling_of, values_in
+from holdfast.remedies.effective_batch import Update, halve
 from holdfast.remedies.memory import smaller_image
 from holdfast.remedies.registry import CORRUPTING, REMEDIES
 from holdfast.schema import events
@@ -97,7 +97,7 @@ class Run:
         self.attempt()
         remedy = remedy_for(self.state, self.plan, self.cause)
         if remedy is not None:
-            self.plan = applied(self.plan, remedy.changes)
+            self.plan = apply_changes(self.plan, remedy.changes)
             decision = Decision(
                 action=Action.RETRY, attempt=1, why=remedy.description, cause=self.cause, changes=remedy.changes
             )
@@ -322,7 +322,7 @@ def test_half_the_batch_is_the_same_update(nbs, most):
     """Even batches: the same images an update and the same decay. Of odd ones some have no part that fits, and come near."""
     for batch in range(2, 257):
         before = Update(batch, nbs, 0.0005)
-        after = halved(before)
+        after = halve(before)
         assert max(batch // 4, min(2, batch // 2)) <= after.batch <= batch // 2
         whole, decay = as_ultralytics_does(*before)
         now, decay_now = as_ultralytics_does(*after)
@@ -554,7 +554,7 @@ def test_a_command_without_accumulation_scales_its_rate():
     assert "from 0.1 to 0.05" in remedy.description
     remedy, command = walked("python train.py -b 8", steps=[0])[0]
     assert command == "python train.py -b 4"
-    assert "The learning rate is not known" in remedy.description
+    assert "The learning rate is unknown" in remedy.description
 
 
 def test_a_command_with_flags_that_the_plan_names():
@@ -638,7 +638,7 @@ def test_every_style_is_read_and_rewritten(name):
             continue  # it could be the flag's own value
         command = [*head, *before, *style.format(48).split(), *after]
         assert values_in(command) == {name: 48}, command
-        changed = rewritten(command, spelling_of(name, command), 24)
+        changed = rewrite_command(command, spelling_of(name, command), 24)
         assert changed == [*head, *before, *style.format(24).split(), *after]
         assert values_in(changed) == {name: 24}
 
@@ -667,13 +667,13 @@ def test_what_is_not_understood_is_left_alone(command):
     assert settings_in(command) == []
     for name in STYLES:
         assert spelling_of(name, command) is None
-    assert rewritten(command, "--batch-size", 8) == command
+    assert rewrite_command(command, "--batch-size", 8) == command
 
 
 def test_the_last_of_two_counts_and_both_are_rewritten():
     command = ["python", "train.py", "--lr", "1e-3", "--lr", "0.5"]
     assert values_in(command) == {"lr0": 0.5}
-    assert rewritten(command, "--lr", 0.25) == ["python", "train.py", "--lr", "0.25", "--lr", "0.25"]
+    assert rewrite_command(command, "--lr", 0.25) == ["python", "train.py", "--lr", "0.25", "--lr", "0.25"]
 
 
 # --- applied ------------------------------------------------------------------------------------------------------------
@@ -691,15 +691,15 @@ def test_changes_have_their_places_in_the_plan():
         "environment.OMP_NUM_THREADS": "1",
     }
     made = [Change(setting=what, before=None, after=after) for what, after in changes.items()]
-    plan = applied(YOLO, made)
+    plan = apply_changes(YOLO, made)
     assert plan.overrides == {"batch": 8, "device": "cpu"}
     assert plan.validation == Validation(every=5, max_det=100, on_cpu="always")
     assert (plan.clear_cache.steps, plan.assigner, plan.environment) == (10, "cpu", {"OMP_NUM_THREADS": "1"})
     assert plan.settings == YOLO.settings
     assert YOLO.overrides == {}
     assert from_toml(to_toml(plan)) == plan
-    assert applied(plan, made) == plan
-    assert applied(plan, []) is plan
+    assert apply_changes(plan, made) == plan
+    assert apply_changes(plan, []) is plan
 
 
 def test_changes_can_be_taken_back():
@@ -711,8 +711,8 @@ def test_changes_can_be_taken_back():
         Change(setting="workers=", before=4, after=0),
     ]
     back = [Change(setting=change.setting, before=change.after, after=change.before) for change in there]
-    assert applied(plan, there).command == ["python", "train.py", "--batch-size", "8", "--lr=0.05", "workers=0"]
-    assert applied(applied(plan, there), back) == plan
+    assert apply_changes(plan, there).command == ["python", "train.py", "--batch-size", "8", "--lr=0.05", "workers=0"]
+    assert apply_changes(apply_changes(plan, there), back) == plan
 
 
 def test_no_rung_sets_what_hides_a_fault():

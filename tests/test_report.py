@@ -484,7 +484,7 @@ def test_command_writes_the_report_and_says_where(recorded):
     done = CliRunner().invoke(app, ["report"])
     assert done.exit_code == 0, done.output
     assert str(recorded.path / "report.html") in done.output
-    assert "case-1 made no step" in (recorded.path / "report.md").read_text("utf-8")
+    assert "case-1 completed no steps" in (recorded.path / "report.md").read_text("utf-8")
 
 
 @pytest.mark.usefixtures("recorded")

@@ -135,7 +135,7 @@ def test_same_exception_twice_with_no_progress_is_given_up(tmp_path):
     )
     assert ran.code == 4
     assert [attempt["last_step"] for attempt in ran.summary["attempts"]] == [9, 9]
-    assert "no progress" in ran.summary["decisions"][-1]["why"]
+    assert "without progress" in ran.summary["decisions"][-1]["why"]
 
 
 def test_max_attempts_bounds_kills(tmp_path):

@@ -126,7 +126,7 @@ def test_a_gate_that_stays_closed_ends_the_plan(tmp_path):
     code, summary, _ = run(tmp_path, "run", "plan.toml")
     assert code == 3
     assert summary["verdict"] == "not-learned"
-    assert "no mAP50 was seen" in summary["reason"]
+    assert "no mAP50 was recorded" in summary["reason"]
     assert len(summary["stages"]) == 1
     journal = tmp_path / ".holdfast" / "runs" / "staged-1" / "journal.jsonl"
     before = journal.read_bytes()

@@ -8,8 +8,8 @@ import pytest
 from holdfast.diagnosis import versions
 from holdfast.diagnosis.causes import cause_of
 from holdfast.diagnosis.engine import Engine
-from holdfast.diagnosis.exits import exception_line, exception_words, frames_of, own_frame, raised
-from holdfast.diagnosis.output_patterns import needle_in, needles, rules_speaking_of
+from holdfast.diagnosis.exits import exception_line, exception_words, frames_of, match_exception, own_frame
+from holdfast.diagnosis.output_patterns import find_needle, needles, rules_matching
 from holdfast.diagnosis.rules import all_rules, by_id
 from holdfast.diagnosis.run_state import RunState
 from holdfast.diagnosis.versions import KNOWN_FAULTS, Versions
@@ -324,7 +324,7 @@ def test_gpu_that_gave_up_ends_a_living_attempt():
 )
 def test_line_is_known(line, rules):
     """The same function serves a living training and a log that nobody watched; the quick look never misses a line."""
-    assert rules_speaking_of(line) == rules
+    assert rules_matching(line) == rules
     assert not rules or any(needle in line.lower().encode() for needle in needles())
 
 
@@ -332,7 +332,7 @@ def test_words_can_be_looked_for_quickly():
     """Each holds a plain text that can be searched for."""
     for rule in all_rules():
         for word in rule.words:
-            assert len(needle_in(word)) >= 5, (rule.id, word)
+            assert len(find_needle(word)) >= 5, (rule.id, word)
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_words_can_be_looked_for_quickly():
     ],
 )
 def test_needle_is_in_every_line_that_matches(word, needle):
-    assert needle_in(word) == needle
+    assert find_needle(word) == needle
 
 
 def words_of(*lines):
@@ -369,7 +369,7 @@ def test_exceptions_that_led_to_one_another_belong_together():
         "ValueError: could not report it",
     )
     assert exception_line(chained) == "ValueError: could not report it"
-    assert raised(chained, "out of memory") == "RuntimeError: CUDA out of memory."
+    assert match_exception(chained, "out of memory") == "RuntimeError: CUDA out of memory."
 
 
 def test_ranks_are_heard_behind_their_launcher():
@@ -382,7 +382,7 @@ def test_ranks_are_heard_behind_their_launcher():
         '  File "/venv/bin/torchrun", line 8, in <module>',
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
     )
-    assert raised(ended_rank, "float64") == "TypeError: Cannot convert a MPS Tensor to float64 dtype"
+    assert match_exception(ended_rank, "float64") == "TypeError: Cannot convert a MPS Tensor to float64 dtype"
     assert exception_line(ended_rank) == "TypeError: Cannot convert a MPS Tensor to float64 dtype"
     assert frames_of(ended_rank) == ['File "train.py", line 9, in <module>']
 
@@ -425,7 +425,7 @@ def test_without_a_traceback_all_words_count():
 def test_old_traceback_does_not_explain_a_kill():
     """Killed from outside: what was raised and caught before has nothing to do with it."""
     killed = msgspec.structs.replace(words_of(*MPS_MEMORY.split("\n")), code=None, signal="SIGKILL")
-    assert raised(killed, "out of memory") is None
+    assert match_exception(killed, "out of memory") is None
 
 
 # --- versions ---------------------------------------------------------------------------------------------------------
@@ -442,7 +442,7 @@ def test_old_traceback_does_not_explain_a_kill():
     ],
 )
 def test_version_is_read(text, version):
-    assert versions.parsed(text) == version
+    assert versions.parse_version(text) == version
 
 
 def test_run_tells_its_versions():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.diagnosis.stages import Result, StagedRun, gate, load_staged_run, verdict_of
+from holdfast.diagnosis.stages import Result, StagedRun, check_gate, load_staged_run, verdict_of
 from holdfast.schema import events
 from holdfast.schema.plan import Gate
 from holdfast.storage.journal import Entry
@@ -39,7 +39,7 @@ def staged_run(*told) -> StagedRun:
 )
 def test_a_gate_opens_when_enough_was_reached(asked, reached, before, is_open):
     result = Result("mAP50-95", reached, reached, None, None, None)
-    assert gate(asked, result, before)[0] is is_open
+    assert check_gate(asked, result, before)[0] is is_open
 
 
 def test_the_best_so_far_is_carried_on_and_not_the_newest():

@@ -8,7 +8,7 @@ from histories import seen
 from holdfast.diagnosis.checkpoints import checkpoints, last_good
 from holdfast.diagnosis.explanation import explain
 from holdfast.diagnosis.run_state import RunState
-from holdfast.diagnosis.verdict import proofs_of, verdict
+from holdfast.diagnosis.verdict import collect_proofs, verdict
 from holdfast.schema import events
 from holdfast.schema.verdicts import Action, Decision, Outcome
 from holdfast.testing.histories import TRACEBACK, ended, losses, started, trains
@@ -31,7 +31,7 @@ def saved(path, step, matches="equal", nonfinite=0):
 
 
 def answers(state):
-    return {proof.name: proof.answer for proof in proofs_of(state)}
+    return {proof.name: proof.answer for proof in collect_proofs(state)}
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_learned_needs_a_checkpoint_that_loads(reloaded, answer):
 
 
 @pytest.mark.parametrize(
-    ("of", "said"), [(13, "2 of 13 checkpoints were read back, the newest"), (2, "all finite"), (0, "all finite")]
+    ("of", "said"), [(13, "only the newest 2 of 13 checkpoints were read back"), (2, "all finite"), (0, "all finite")]
 )
 def test_the_proof_says_how_many_checkpoints_were_read_back(of, said):
     """Only the newest few are: it does not speak for the others."""
@@ -177,7 +177,7 @@ def test_a_table_of_epochs_shows_that_the_loss_fell():
         )
         for n in range(1, 31)
     ]
-    proof = next(proof for proof in proofs_of(seen(started(), table, ended(0))) if proof.name == "loss-fell")
+    proof = next(proof for proof in collect_proofs(seen(started(), table, ended(0))) if proof.name == "loss-fell")
     assert (proof.answer, proof.detail[:33]) == ("holds", "the loss fell from 4.82 to 2.39 (")
 
 
@@ -187,7 +187,7 @@ def goes_on(step, how="ultralytics"):
 
 
 def proof_of(state, name):
-    return next(proof for proof in proofs_of(state) if proof.name == name)
+    return next(proof for proof in collect_proofs(state) if proof.name == name)
 
 
 RISES = [7e-05, 0.01, 0.1, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.72, 0.73, 0.74]
@@ -331,7 +331,7 @@ def test_what_earlier_attempts_kept_is_offered_once_a_mistake_is_mended():
     snapshot = events.Snapshot(at=3.0, step=2, position=2, path="/run/snapshots/2", bytes=10, stall=0.0, seconds=0.1)
     offered = [step for step in explain(failed_in_the_second_attempt(snapshot), "case-1").next_steps if step.command]
     assert [(step.text, step.command) for step in offered] == [
-        ("once that is mended, go on from its snapshot of step 2", "holdfast resume case-1")
+        ("once that is fixed, resume from the snapshot of step 2", "holdfast resume case-1")
     ]
     assert not [step for step in explain(failed_in_the_second_attempt(), "case-1").next_steps if step.command]
 
@@ -350,7 +350,7 @@ def test_a_gap_in_our_own_record_is_no_missing_work():
     falls = losses(*[3.0 - n / 20 for n in range(40)])
     state = seen(started(), trains(), falls, epochs, ended(0, last_step=100))
     assert [finding.rule for finding in state.findings if finding.rule == "steps-missing"] == []
-    proof = next(proof for proof in proofs_of(state) if proof.name == "planned-steps-done")
+    proof = next(proof for proof in collect_proofs(state) if proof.name == "planned-steps-done")
     assert (proof.answer, "gap after step 40" in proof.detail) == ("does not apply", True)
     assert verdict(state).outcome is Outcome.LEARNED
 
@@ -361,8 +361,8 @@ def test_a_death_that_it_goes_on_from_is_told_and_a_start_is_no_blindness():
         at=0.4, kinds=dict.fromkeys(("steps", "losses", "weight-updates"), "seen"), step_source="optimizer"
     )
     told = explain(seen(started(), trains(), [sees], losses(1.0), ended(signal="SIGKILL"), goes_on(8, "snapshot")))
-    assert "Attempt 1 died: The training was terminated from outside by SIGKILL after step 10" in told.story[1]
-    assert "Attempt 2 goes on from step 8." in told.story[1]
+    assert "Attempt 1 failed: The training was terminated from outside by SIGKILL after step 10" in told.story[1]
+    assert "Attempt 2 resumes from step 8." in told.story[1]
     assert told.unknown == []
     assert explain(seen(started())).unknown == []
 
@@ -370,7 +370,7 @@ def test_a_death_that_it_goes_on_from_is_told_and_a_start_is_no_blindness():
 def killed_three_times():
     snapshot = events.Snapshot(at=3.0, step=9, position=9, path="/run/snapshots/9", bytes=10, stall=0.0, seconds=0.1)
     once = [*trains(), *losses(1.0), snapshot, *ended(signal="SIGKILL")]
-    stop = Decision(action=Action.STOP, attempt=3, why="no attempt is left of 3 (--max-attempts)")
+    stop = Decision(action=Action.STOP, attempt=3, why="no attempt is left (--max-attempts 3)")
     over = [
         events.DecisionMade(at=110.0, decision=stop),
         events.RunEnded(at=120.0, verdict="failed", reason="killed", exit_status=4),
@@ -381,7 +381,7 @@ def killed_three_times():
 def test_attempts_that_are_used_up_are_not_the_end():
     """What goes on, and from where, comes first; that the signal may come again is no news after three times."""
     steps = explain(killed_three_times(), "case-1").next_steps
-    assert (steps[0].text, steps[0].command) == ("go on from its snapshot of step 9", "holdfast resume case-1")
+    assert (steps[0].text, steps[0].command) == ("resume from the snapshot of step 9", "holdfast resume case-1")
     assert "--max-attempts N" in steps[1].text
     assert steps[2].text.startswith("find out what sends SIGKILL: it was sent 3 times, after 98, 98, 98 s.")
     assert not any("if it happens again" in step.text for step in steps)

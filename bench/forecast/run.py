@@ -15,7 +15,7 @@ from lives import Life
 
 from holdfast.diagnosis.engine import Engine
 from holdfast.diagnosis.memory_forecast import MemoryForecast, memory_forecast
-from holdfast.diagnosis.planned_restart import plans_restart
+from holdfast.diagnosis.planned_restart import find_restart_reason
 from holdfast.diagnosis.rules import by_id
 from holdfast.diagnosis.run_state import RunState, load_run_state
 from holdfast.schema import events
@@ -226,7 +226,7 @@ def listen(life: Life, epochs: float = 40.0) -> Reply:
             if finding.severity != "note":
                 said.warned.append(finding.message)
         memory = state.attempts[-1].memory if state.attempts else None
-        if memory is not None and isinstance(entry.event, events.Sample) and memory.time_to_look:
+        if memory is not None and isinstance(entry.event, events.Sample) and memory.is_analysis_due:
             forecast = memory_forecast(state)
             if forecast is not None and (forecast.at <= (life.planned or math.inf) * life.steps):
                 (said.forecasts if forecast.sure else said.unsure).append(state.attempt.epoch or 0)
@@ -252,7 +252,7 @@ def asked(life: Life, epochs: float) -> ShortRunRequest:
     for entry in entries(life.events(epochs)):
         state.fold(entry)
         due = isinstance(entry.event, events.Sample) and state.attempt.memory.count % 3 == 0
-        if due and plans_restart(state, PLAN) is not None:
+        if due and find_restart_reason(state, PLAN) is not None:
             step = state.attempt.last_step
             return ShortRunRequest(step / (epochs * life.steps), life.trains_with(step / life.steps) / life.limit)
     return ShortRunRequest(None)

@@ -1,4 +1,4 @@
-"""Why an attempt ended: the rule that explains it best, and whether the same would happen again."""
+"""Why an attempt ended: the rule that best explains it, and whether the same would happen again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import AttemptState
 
 UNSEEN_PROGRESS_S = 60.0
-"""Where steps cannot be seen, an attempt that lived this long is taken to have made progress."""
+"""If steps cannot be observed, an attempt that ran at least this long is assumed to have made progress."""
 MISTAKES = frozenset(
     (
         *("python-exception", "exit-status-not-zero", "device-out-of-memory", "labels-missing"),
@@ -20,9 +20,9 @@ MISTAKES = frozenset(
         *("backward-view-incompatible", "fork-after-metal", "openmp-duplicate"),
     )
 )
-"""Ends that come again at the same place when they come before the first step."""
+"""Failures that happen again at the same place if they happen before the first step."""
 OUTSIDE = ("killed-externally",)
-"""Ends that say nothing about the training: they spend attempts and nothing else."""
+"""Causes that are unrelated to the training itself: they only use up attempts."""
 NO_ATTEMPT_LEFT, ONLY_ATTEMPT = "no attempt is left", "it was the only attempt"
 _TRANSIENT = re.compile(
     r"Connection (reset|refused|aborted|timed out)|Temporary failure in name resolution|Read timed out|"
@@ -33,7 +33,7 @@ _TRANSIENT = re.compile(
 
 
 def cause_of(attempt: AttemptState) -> str | None:
-    """The rule that explains best why an attempt ended."""
+    """Return the rule that best explains why an attempt ended."""
     rules = by_id()
     stopped_by = attempt.ended.stopped_by if attempt.ended is not None else None
     if stopped_by in rules:
@@ -46,16 +46,16 @@ def cause_of(attempt: AttemptState) -> str | None:
 
 
 def is_out_of_attempts(attempt: AttemptState) -> bool:
-    """Nothing but the number of attempts keeps it from being started again."""
+    """Return whether only the limit on attempts prevents another start."""
     return attempt.decision is not None and attempt.decision.why.startswith((NO_ATTEMPT_LEFT, ONLY_ATTEMPT))
 
 
 def is_mistake(attempt: AttemptState) -> bool:
-    """It failed before the first step, and not for a reason that passes."""
+    """Return whether an attempt failed before the first step, for a reason that is not transient."""
     resume = attempt.started.resume
-    # Another attempt may take another file, but only if Holdfast chose this one.
-    torn = cause_of(attempt) == "checkpoint-torn" and (resume is None or resume.checkpoint is None)
-    if attempt.ended is None or attempt.steps or (cause_of(attempt) not in MISTAKES and not torn):
+    # Another attempt may use another file, but only if Holdfast chose this one.
+    corrupt = cause_of(attempt) == "checkpoint-torn" and (resume is None or resume.checkpoint is None)
+    if attempt.ended is None or attempt.steps or (cause_of(attempt) not in MISTAKES and not corrupt):
         return False
     unseen = attempt.attached is None and attempt.ended.seconds > UNSEEN_PROGRESS_S
     return not unseen and not any(_TRANSIENT.search(line) for line in exception_words(attempt.ended))

@@ -1,4 +1,4 @@
-"""Which of the saved checkpoints can be used, and why others cannot."""
+"""The saved checkpoints: which are usable, and why the others are not."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ class Checkpoint:
 
 
 def checkpoints(state: RunState) -> list[Checkpoint]:
-    """The newest state of each path, oldest first, as the latest attempt that wrote it left it."""
+    """Return the checkpoints by path, oldest first, as the last attempt that wrote to each path left it."""
     found: dict[str, Checkpoint] = {}
     for attempt in state.attempts:
-        torn = {file.path for file in attempt.backed_up.files if file.torn} if attempt.backed_up is not None else set()
+        backed_up = attempt.backed_up
+        truncated = {file.path for file in backed_up.files if file.torn} if backed_up is not None else set()
         for path, saved in attempt.saves.by_path.items():
-            why_not = _why_not(attempt, saved, torn=path in torn)
+            fault = _find_fault(attempt, saved, truncated=path in truncated)
             found.pop(path, None)
-            found[path] = Checkpoint(path, saved.step, attempt.number, not why_not, why_not or _why(attempt, saved))
+            found[path] = Checkpoint(
+                path, saved.step, attempt.number, not fault, fault or _describe_good(attempt, saved)
+            )
     return sorted(found.values(), key=lambda checkpoint: (checkpoint.attempt, checkpoint.step))
 
 
@@ -38,20 +41,20 @@ def last_good(state: RunState) -> Checkpoint | None:
     return next((checkpoint for checkpoint in reversed(checkpoints(state)) if checkpoint.usable), None)
 
 
-def _why_not(attempt: AttemptState, saved: Saved, *, torn: bool) -> str:
+def _find_fault(attempt: AttemptState, saved: Saved, *, truncated: bool) -> str:
     reloaded = attempt.reloaded.get(saved.path or "")
-    if torn:
-        return "torn: it was being written when the training ended"
+    if truncated:
+        return "incomplete: it was being written when the training ended"
     if reloaded is not None and reloaded.loads is False:
         return f"it does not load: {reloaded.why}"
     if saved.nonfinite or (reloaded is not None and reloaded.nonfinite):
-        return "it holds values that are not finite"
-    corrupt = _spoiled(attempt, saved.step)
+        return "it contains values that are not finite"
+    corrupt = _find_corruption(attempt, saved.step)
     return f"{corrupt.rule}: {corrupt.message}" if corrupt is not None else ""
 
 
-def _spoiled(attempt: AttemptState, step: int) -> Finding | None:
-    """A fatal finding about learning that was already true when the file was saved."""
+def _find_corruption(attempt: AttemptState, step: int) -> Finding | None:
+    """Return a fatal finding about learning that already applied when the file was saved."""
     rules = by_id()
     for finding in attempt.findings:
         rule = rules.get(finding.rule)
@@ -62,14 +65,14 @@ def _spoiled(attempt: AttemptState, step: int) -> Finding | None:
     return None
 
 
-def _why(attempt: AttemptState, saved: Saved) -> str:
+def _describe_good(attempt: AttemptState, saved: Saved) -> str:
     reloaded = attempt.reloaded.get(saved.path or "")
-    said = {
-        "equal": "it is what was live",
-        "cast": "it is what was live, in another precision",
-        "average": "it is an average of what was live",
-        "earlier": "it is what was live at an earlier step",
+    text = {
+        "equal": "it equals the live weights",
+        "cast": "it equals the live weights, in another precision",
+        "average": "it is an average of the live weights",
+        "earlier": "it equals the live weights of an earlier step",
     }.get(saved.matches, "it was not compared with the live weights")
     if reloaded is not None and reloaded.loads is None:
-        return f"{said}; it was not read back: {reloaded.why}"
-    return f"{said}; it loads and is finite" if reloaded is not None else said
+        return f"{text}; it was not read back: {reloaded.why}"
+    return f"{text}; it loads and all values are finite" if reloaded is not None else text

@@ -1,7 +1,8 @@
-"""Whether the same few steps came to the same figures: twice on a device, and on the CPU.
+"""Whether the same few steps give the same values: twice on a device, and on the CPU.
 
-Comparing a device operator by operator waits for each of them, and so hides races. Whole steps do not wait. How far two
-honest runs may be apart is not assumed but taken from runs on the CPU whose arithmetic was moved by rounding (`noise`).
+Checking a device operator by operator synchronizes after each operator, and so hides race conditions. Whole steps do not
+synchronize. The allowed difference between two correct runs is not assumed. It is measured with runs on the CPU whose
+arithmetic is perturbed by rounding (`noise`).
 """
 
 from __future__ import annotations
@@ -14,33 +15,33 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 FACTOR = 8.0
-"""How many times farther than rounding moved a figure another honest run may be."""
+"""The tolerance, as a multiple of the difference that rounding makes."""
 MIN_VALUE = 1e-6
-"""Relative to a figure's own size: what is never called a difference."""
+"""Relative to the size of a value: a smaller difference never counts."""
 
-NOTHING = 1e-3
-"""Of the largest tensor's norm: a smaller one counts as this large."""
-FEW = 0.05
-"""A loss that is off says enough. Of the other figures of a step more than this share has to be: where a gradient is nothing
-but rounding, Adam makes whole steps of it, in any direction."""
-UNKNOWN = 1e-2
-"""Relative to a figure's size: the tolerance where nothing is known of rounding."""
+MIN_RELATIVE_NORM = 1e-3
+"""As a fraction of the norm of the largest tensor: a smaller norm counts as this large."""
+MAX_FEW = 0.05
+"""One wrong loss is enough. Of the other values of a step, more than this fraction must be wrong: if a gradient is nothing
+but rounding error, Adam turns it into full steps in random directions."""
+UNKNOWN_TOLERANCE = 1e-2
+"""Relative to the size of a value: the tolerance if the effect of rounding is unknown."""
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One step, as the child wrote it (`op_check/step_recorder.py`)."""
+    """One step, as recorded by the probe (`op_check/step_recorder.py`)."""
 
     step: int
     losses: Sequence[float]
     gradients: Mapping[str, Sequence[float]]
-    """Tensor, named by its group and place in the optimizer -> norm and sum."""
+    """Tensor, named by its parameter group and its index in the optimizer -> norm and sum."""
     weights: Mapping[str, Sequence[float]]
-    """After the step."""
+    """The weights after the step."""
 
     @classmethod
     def read(cls, line: Mapping[str, Any]) -> StepRecord:
-        """From a decoded line of JSON, where NaN and the infinities are words."""
+        """Read a decoded line of JSON, in which NaN and the infinities are strings."""
 
         def numbers(values: Iterable[Any]) -> tuple[float, ...]:
             return tuple(float(value) for value in values)
@@ -53,14 +54,14 @@ class StepRecord:
         )
 
     def figures(self) -> Iterator[tuple[str, str, float, float]]:
-        """(kind, name, figure, the size that it is to be seen against)."""
+        """Yield (kind, name, value, the size that differences are relative to)."""
         for place, loss in enumerate(self.losses):
             yield "loss", str(place), loss, abs(loss)
         for kind, tensors in (("gradient", self.gradients), ("weight", self.weights)):
-            # A gradient that is zero but for rounding has no size of its own.
+            # A gradient that consists only of rounding errors has no meaningful size.
             largest = max((norm for norm, _ in tensors.values() if math.isfinite(norm)), default=0.0)
             for name, (norm, total) in tensors.items():
-                size = max(norm, NOTHING * largest)
+                size = max(norm, MIN_RELATIVE_NORM * largest)
                 yield kind, f"{name} norm", norm, size
                 yield kind, f"{name} sum", total, size
 
@@ -69,31 +70,31 @@ class StepRecord:
 class Disagreement:
     step: int
     kind: str
-    """loss, gradient or weight."""
+    """"loss", "gradient" or "weight"."""
     name: str
-    """Which: the number of the loss, or the tensor and whether its norm or its sum."""
+    """The index of the loss, or the name of the tensor followed by "norm" or "sum"."""
     one: float
     other: float
     tolerance: float
 
     @property
     def times(self) -> float:
-        """How many times the tolerance they are apart."""
+        """The difference as a multiple of the tolerance."""
         apart = abs(self.one - self.other)
         return apart / self.tolerance if self.tolerance and math.isfinite(apart) else math.inf
 
 
 @dataclass(frozen=True)
 class StepAgreement:
-    """What two runs on the device and those on the CPU say together."""
+    """The result of comparing two runs on the device with each other and with runs on the CPU."""
 
     message: str
     races: Sequence[Disagreement] = field(default=())
-    """Where the device's two runs are apart."""
+    """Differences between the two runs on the device."""
     wrong: Sequence[Disagreement] = field(default=())
-    """Where the device is apart from the CPU."""
+    """Differences between the device and the CPU."""
     compared: int = 0
-    """Figures."""
+    """Number of compared values."""
 
     @property
     def agrees(self) -> bool:
@@ -103,20 +104,23 @@ class StepAgreement:
 def compare_steps(
     a: Sequence[StepRecord], b: Sequence[StepRecord], noise: Sequence[Sequence[StepRecord]]
 ) -> list[Disagreement]:
-    """Figures of `a` that are farther from `b` than rounding explains, the first step first; of a step losses, then the worst.
+    """Return the values of `a` that differ from `b` by more than rounding explains.
 
-    `noise` are honest runs of the same steps that differ by rounding: how far they are apart is what is allowed. With fewer
-    than two of them, only what is plain to see is told.
+    They are ordered by step; within a step losses come first, then the largest differences. `noise` contains correct runs of
+    the same steps that differ only by rounding: their differences are tolerated. With fewer than two of them, only obvious
+    differences are reported.
     """
     found = []
     for one, other in zip(a, b, strict=False):
-        tolerances = _tolerances(other, [record for run in noise for record in run if record.step == other.step])
-        mine = {(kind, name): value for kind, name, value, _ in one.figures()}
+        tolerances = _compute_tolerances(
+            other, [record for run in noise for record in run if record.step == other.step]
+        )
+        figures_of_a = {(kind, name): value for kind, name, value, _ in one.figures()}
         of_step = []
         for kind, name, value, _ in other.figures():
-            seen = mine.get((kind, name), math.nan)
+            seen = figures_of_a.get((kind, name), math.nan)
             tolerance = tolerances.get((kind, name), math.inf)
-            if _apart(seen, value) > tolerance:
+            if _distance(seen, value) > tolerance:
                 of_step.append(Disagreement(other.step, kind, name, seen, value, tolerance))
         found.extend(sorted(of_step, key=lambda it: (it.kind != "loss", -it.times)))
     return found
@@ -128,66 +132,67 @@ def step_agreement(
     cpu: Sequence[StepRecord],
     noise: Sequence[Sequence[StepRecord]],
 ) -> StepAgreement:
-    """The device's two runs, the CPU's, and the CPU's with its arithmetic moved by rounding. `cpu` may be empty."""
+    """Compare two runs on the device, the run on the CPU, and runs on the CPU perturbed by rounding. `cpu` may be empty."""
     steps = min(len(first), len(second))
     if not steps:
         return StepAgreement("no steps were recorded on the device")
-    honest = [cpu, *noise] if cpu else noise
-    races = _more_than_few(compare_steps(first, second, honest), first)
-    wrong = _more_than_few(compare_steps(first, cpu, honest), cpu) or _more_than_few(
-        compare_steps(second, cpu, honest), cpu
+    references = [cpu, *noise] if cpu else noise
+    races = _drop_steps_with_few(compare_steps(first, second, references), first)
+    wrong = _drop_steps_with_few(compare_steps(first, cpu, references), cpu) or _drop_steps_with_few(
+        compare_steps(second, cpu, references), cpu
     )
     compared = sum(1 for record in first[:steps] for _ in record.figures())
     if races:
         at = races[0]
         message = (
-            f"the same steps came out differently when they were repeated, from step {at.step} on ({at.kind} {at.name}: {at.one:.6g}, "
-            f"then {at.other:.6g}): the device does not wait for its own work. Try without non_blocking copies"
+            f"the same steps gave different results when repeated, starting at step {at.step} ({at.kind} {at.name}: {at.one:.6g}, "
+            f"then {at.other:.6g}): the device does not synchronize its own work. Try without non_blocking copies"
         )
     elif wrong:
         at = wrong[0]
         message = (
-            f"the device repeats itself but is not where the CPU is, from step {at.step} on ({at.kind} {at.name}: {at.one:.6g}, on the "
-            f"CPU {at.other:.6g}). If each operator by itself agrees, work is used before it is done: try without non_blocking copies"
+            f"the device gives the same results when repeated, but they differ from the CPU, starting at step {at.step} ({at.kind} "
+            f"{at.name}: {at.one:.6g}, on the CPU {at.other:.6g}). If every operator agrees on its own, results are used before "
+            "they are complete: try without non_blocking copies"
         )
     elif not cpu:
-        message = f"{steps} steps repeat themselves on the device; they were not run on the CPU"
+        message = f"{steps} steps gave the same results when repeated on the device; they were not run on the CPU"
     else:
-        message = f"{steps} steps agree: twice on the device, and with the CPU, within what rounding does"
+        message = f"{steps} steps agree within rounding: between two runs on the device, and with the CPU"
     return StepAgreement(message, tuple(races), tuple(wrong), compared)
 
 
-def _more_than_few(found: Sequence[Disagreement], records: Sequence[StepRecord]) -> list[Disagreement]:
-    """Without those of steps in which only a few figures are off, none of them a loss."""
+def _drop_steps_with_few(found: Sequence[Disagreement], records: Sequence[StepRecord]) -> list[Disagreement]:
+    """Drop the differences of steps in which only a few values differ and none of them is a loss."""
     figures = {record.step: sum(1 for _ in record.figures()) for record in records}
     off = [disagreement.step for disagreement in found]
     losses = {disagreement.step for disagreement in found if disagreement.kind == "loss"}
-    return [it for it in found if it.step in losses or off.count(it.step) > FEW * figures[it.step]]
+    return [it for it in found if it.step in losses or off.count(it.step) > MAX_FEW * figures[it.step]]
 
 
-def _apart(one: float, other: float) -> float:
+def _distance(one: float, other: float) -> float:
     if one == other or (math.isnan(one) and math.isnan(other)):
         return 0.0
     apart = abs(one - other)
     return apart if math.isfinite(apart) else math.inf
 
 
-def _tolerances(record: StepRecord, honest: Sequence[StepRecord]) -> dict[tuple[str, str], float]:
-    """How far each figure may be. One figure may by chance not have moved: what its like moved by counts too."""
+def _compute_tolerances(record: StepRecord, references: Sequence[StepRecord]) -> dict[tuple[str, str], float]:
+    """Return the tolerance of each value. One value may be unchanged by chance, so values of the same kind count too."""
     moves: dict[tuple[str, str], float] = {}
     shares: dict[str, list[float]] = {}
-    runs = [{(kind, name): value for kind, name, value, _ in run.figures()} for run in honest]
+    runs = [{(kind, name): value for kind, name, value, _ in run.figures()} for run in references]
     figures = list(record.figures())
     for kind, name, _, size in figures:
         values = [run[kind, name] for run in runs if (kind, name) in run]
-        move = max(values) - min(values) if len(values) > 1 else UNKNOWN * size / FACTOR
+        move = max(values) - min(values) if len(values) > 1 else UNKNOWN_TOLERANCE * size / FACTOR
         moves[kind, name] = move
         if size and math.isfinite(move):
             shares.setdefault(kind, []).append(move / size)
-    usual = {kind: sorted(values)[len(values) // 2] for kind, values in shares.items()}
-    # There are few losses, and a few runs may agree on one by chance: what gradients move by is a measure for them too.
-    usual["loss"] = max(usual.get("loss", 0.0), usual.get("gradient", 0.0))
+    typical = {kind: sorted(values)[len(values) // 2] for kind, values in shares.items()}
+    # There are few losses, and a few runs may agree on one by chance, so the spread of the gradients applies to them too.
+    typical["loss"] = max(typical.get("loss", 0.0), typical.get("gradient", 0.0))
     return {
-        (kind, name): FACTOR * max(moves[kind, name], usual.get(kind, 0.0) * size) + MIN_VALUE * size
+        (kind, name): FACTOR * max(moves[kind, name], typical.get(kind, 0.0) * size) + MIN_VALUE * size
         for kind, name, _, size in figures
     }

@@ -1,4 +1,4 @@
-"""Which kind of device a training computes on."""
+"""The kind of device that a training runs on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def device_kind(attempt: AttemptState, settings: Mapping[str, Any]) -> str:
-    """`cpu`, `mps`, `cuda`; empty where it is not known."""
+    """Return `cpu`, `mps` or `cuda`; empty if unknown."""
     seen = attempt.memory.device
     if seen is not None and seen.device != "cpu":
         return kind_of(seen.device)
@@ -20,7 +20,7 @@ def device_kind(attempt: AttemptState, settings: Mapping[str, Any]) -> str:
 
 
 def kind_of(device: Any) -> str:
-    """`0`, `0,1`, `cuda:1` and `gpu` are one kind."""
+    """Return the kind of a device as it is written in a setting: `0`, `0,1`, `cuda:1` and `gpu` are all `cuda`."""
     name = str(device).strip("[]() ").lower().partition(":")[0] if device is not None else ""
     if name == "gpu" or re.fullmatch(r"-?\d+(, ?-?\d+)*", name):
         return "cuda"

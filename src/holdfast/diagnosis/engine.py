@@ -1,4 +1,4 @@
-"""Asks the rules. Detection never acts: what comes out is findings, in the order in which they were made."""
+"""The rule engine. It only detects and never acts: it yields findings in the order in which they were made."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 WEIGHT = {"note": 0, "warn": 1, "fatal": 2}
 
 
-def ask(rule: Rule, state: RunState) -> Finding | None:
-    """What a rule says, within what the user lets it say."""
+def evaluate(rule: Rule, state: RunState) -> Finding | None:
+    """Return the finding of a rule, limited to the severity that the user allows."""
     most = state.most_severe(rule.id)
     if most == "off":
         return None
     try:
         finding = rule.judge(state)
-    except Exception as error:  # noqa: BLE001 - a faulty rule must not cost anybody a training
+    except Exception as error:  # noqa: BLE001 - a faulty rule must never stop a training
         return Finding(rule=rule.id, severity="note", message=f"This rule failed and was ignored: {error!r}")
     if finding is not None and WEIGHT[finding.severity] > WEIGHT[most]:
         return msgspec.structs.replace(finding, severity=most)
@@ -38,10 +38,11 @@ def ask(rule: Rule, state: RunState) -> Finding | None:
 
 
 class Engine:
-    """Folds entries into a run state and asks each rule after the events that concern it.
+    """Folds entries into a run state and evaluates each rule after the events that concern it.
 
-    A rule speaks once an attempt, and again only if what it has to say became more severe. At an attempt's end what it said is told
-    with the numbers of then, and taken back where it is about the newest course and no longer so. A rule that raises is a note.
+    A rule reports once per attempt, and again only if its finding became more severe. At the end of an attempt, its findings
+    are updated with the final numbers. Findings of retractable rules that no longer apply are retracted. If a rule raises,
+    the finding is a note.
     """
 
     def __init__(self, state: RunState, rules: Iterable[Rule] | None = None) -> None:
@@ -50,56 +51,62 @@ class Engine:
 
     @cached_property
     def _by_id(self) -> dict[str, Rule]:
-        """Found when the first attempt has begun, so that no training waits for it."""
+        """Loaded after the first attempt has started, so that no training waits for it."""
         return {rule.id: rule for rule in (all_rules() if self._rules is None else self._rules)}
 
     @cached_property
-    def _asked(self) -> dict[type[Event], list[Rule]]:
-        asked = defaultdict(list)
+    def _by_event(self) -> dict[type[Event], list[Rule]]:
+        by_event = defaultdict(list)
         for rule in self._by_id.values():
             for kind in rule.on:
-                asked[kind].append(rule)
-        return asked
+                by_event[kind].append(rule)
+        return by_event
 
-    def take(self, entry: Entry, *, asking: bool = True) -> Iterator[Finding]:
-        """Fold one entry and yield what follows from it. Without `asking`, nothing is judged after it."""
+    def take(self, entry: Entry, *, evaluate_rules: bool = True) -> Iterator[Finding]:
+        """Fold one entry and yield the findings that follow from it. Without `evaluate_rules`, only fold it."""
         self.state.fold(entry)
-        if not self.state.attempts or not asking:
+        if not self.state.attempts or not evaluate_rules:
             return
         yield from self.judge(type(entry.event))
         if isinstance(entry.event, AttemptEnded):
-            yield from self._as_they_stand()
+            yield from self._update_findings()
 
     def judge(self, kind: type[Event]) -> Iterator[Finding]:
-        """Ask the rules that look at events of this kind."""
-        for rule in self._asked.get(kind, ()):
-            finding = self._ask(rule)
+        """Evaluate the rules that depend on events of this kind."""
+        for rule in self._by_event.get(kind, ()):
+            finding = self._find_new(rule)
             if finding is not None:
                 yield finding
 
-    def _as_they_stand(self) -> Iterator[Finding]:
-        """What was found while it ran, with its numbers as they are at the end, where the rule still says it."""
+    def _update_findings(self) -> Iterator[Finding]:
+        """Yield the findings of the attempt that still apply, with the numbers at its end. Then yield the retracted ones."""
         attempt = self.state.attempt
         newest = {finding.rule: finding for finding in attempt.findings}
         for rule_id, before in newest.items():
             rule = self._by_id.get(rule_id)
-            now = ask(rule, self.state) if rule is not None else None
+            now = evaluate(rule, self.state) if rule is not None else None
             if now is not None and now.severity == before.severity and now.message != before.message:
                 yield msgspec.structs.replace(
                     now, attempt=before.attempt, step=before.step, epoch=before.epoch, updated=True
                 )
-        yield from self._no_longer_so()
+        yield from self._retract_findings()
 
-    def _no_longer_so(self) -> Iterator[Finding]:
+    def _retract_findings(self) -> Iterator[Finding]:
         made = {finding.rule: finding for attempt in self.state.ancestry for finding in attempt.findings}
         for rule_id, before in made.items():
             rule = self._by_id.get(rule_id)
-            if rule is not None and rule.retractable and before.severity != "fatal" and ask(rule, self.state) is None:
+            if (
+                rule is not None
+                and rule.retractable
+                and before.severity != "fatal"
+                and evaluate(rule, self.state) is None
+            ):
                 yield msgspec.structs.replace(before, updated=True, retracted=True)
 
-    def _ask(self, rule: Rule) -> Finding | None:
+    def _find_new(self, rule: Rule) -> Finding | None:
+        """Return the finding of a rule if it is new in this attempt, or more severe than before."""
         attempt = self.state.attempt
-        finding = ask(rule, self.state)
+        finding = evaluate(rule, self.state)
         if finding is None:
             return None
         before = attempt.found(rule.id)

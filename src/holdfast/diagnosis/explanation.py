@@ -1,4 +1,4 @@
-"""What a run's record says, for a person: what happened, why, how sure that is, what is not known, what to do next."""
+"""A readable explanation of a run's record: what happened, why, how certain that is, what is unknown, what to do next."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from holdfast.diagnosis.causes import OUTSIDE, cause_of, is_mistake, is_out_of_attempts
 from holdfast.diagnosis.checkpoints import checkpoints, last_good
 from holdfast.diagnosis.engine import WEIGHT
-from holdfast.diagnosis.exits import killed_by, where
+from holdfast.diagnosis.exits import describe_position, killed_by
 from holdfast.diagnosis.plain_loop import is_plain_loop
 from holdfast.diagnosis.rules import by_id
 from holdfast.schema.shell_text import shell_joined, shell_quoted
@@ -18,31 +18,31 @@ if TYPE_CHECKING:
     from holdfast.schema.verdicts import Confidence, Finding
 
 MAX_STEPS = 8
-GUARD = "so that a death costs minutes at most, put holdfast.guard around the loop: two lines, docs/guard.md"
+GUARD = "wrap the training loop in holdfast.guard (two lines, see docs/guard.md): a crash then costs minutes at most"
 ESSENTIAL = ("steps", "losses", "weight-updates")
-"""Kinds of evidence whose absence a user should know of."""
+"""Kinds of evidence whose absence is reported to the user."""
 
 
 @dataclass(frozen=True)
 class NextStep:
     text: str
     command: str | None = None
-    """What to type, where there is such a thing."""
+    """The command to run, if there is one."""
     resumes: bool = False
-    """Whether that goes on with this very run."""
+    """Whether the command resumes this run."""
 
 
 @dataclass(frozen=True)
 class Explanation:
     story: list[str]
-    """A few sentences: what ran, what became of it, what to do."""
+    """A few sentences: what ran, how it ended, what to do."""
     cause: str | None
-    """The rule that explains the end best."""
+    """The rule that best explains the end."""
     confidence: Confidence | Literal["unknown"]
     why: list[str]
     """The evidence for the cause."""
     unknown: list[str]
-    """What this record cannot tell, and how to find out."""
+    """What this record cannot answer, and how to find out."""
     next_steps: list[NextStep]
 
 
@@ -51,54 +51,54 @@ def resume_command(reference: str) -> str:
 
 
 def explain(state: RunState, reference: str | None = None) -> Explanation:
-    """`reference` is what `holdfast resume` calls this run by; without it nothing can be resumed."""
+    """Explain a run. `reference` is its name for `holdfast resume`; without it, no resume command is suggested."""
     if not state.attempts:
         return Explanation(["Nothing was started."], None, "unknown", [], [], [])
-    finding = decisive(state)
-    steps = _next_steps(state, finding, reference)
-    died = _died(state.attempt)
+    finding = find_decisive(state)
+    steps = _collect_next_steps(state, finding, reference)
+    failed = _has_failed(state.attempt)
     return Explanation(
-        story=_story(state, finding, steps),
+        story=_write_story(state, finding, steps),
         cause=finding.rule if finding is not None and finding.severity == "fatal" else None,
         confidence=finding.confidence if finding is not None and finding.severity == "fatal" else "unknown",
         why=list(finding.evidence) if finding is not None else [],
-        unknown=_unknown(state, finding, died=died),
+        unknown=_list_unknowns(state, finding, failed=failed),
         next_steps=steps,
     )
 
 
-def decisive(state: RunState) -> Finding | None:
-    """The one finding that says most about what the run came to: of why it ended, else the gravest."""
+def find_decisive(state: RunState) -> Finding | None:
+    """Return the finding that best explains why the run ended, or else the most severe finding."""
     attempt = state.attempt
     cause = cause_of(attempt)
     found = attempt.found(cause) if cause is not None else None
     if found is not None:
         return found
     rules = by_id()
-    grave = [finding for finding in attempt.findings if finding.severity != "note" and finding.rule in rules]
-    return max(grave, key=lambda finding: WEIGHT[finding.severity], default=None)
+    severe = [finding for finding in attempt.findings if finding.severity != "note" and finding.rule in rules]
+    return max(severe, key=lambda finding: WEIGHT[finding.severity], default=None)
 
 
-def _story(state: RunState, finding: Finding | None, steps: list[NextStep]) -> list[str]:
+def _write_story(state: RunState, finding: Finding | None, steps: list[NextStep]) -> list[str]:
     attempt = state.attempt
-    death = _gone_on_from(state)
-    story = [_what_ran(state), *([death] if death is not None else [])]
+    failure = _describe_previous_failure(state)
+    story = [_describe_run(state), *([failure] if failure is not None else [])]
     if finding is not None:
         doubt = {"proven": "", "likely": "Most likely: ", "possible": "Possibly: "}[finding.confidence]
         story.append(finding.message if "likely" in finding.message else doubt + finding.message)
     elif state.ended is not None:
         story.append(f"The verdict is {state.ended.verdict}: {state.ended.reason}.")
-    elif _died(attempt):
-        story.append("The record does not say why it ended.")
+    elif _has_failed(attempt):
+        story.append("The record does not show why it ended.")
     else:
-        since = " since" if death is not None else ""
-        story.append(f"Nothing was found{since} that speaks against it.")
+        since = " since then" if failure is not None else ""
+        story.append(f"No problems were found{since}.")
     if steps:
         story.append(f"Next: {steps[0].text}{'' if steps[0].text.endswith(('.', '?', '!')) else '.'}")
     return story
 
 
-def _what_ran(state: RunState) -> str:
+def _describe_run(state: RunState) -> str:
     attempt = state.attempt
     name = state.started.run if state.started is not None else "The run"
     tries = f"{len(state.attempts)} attempts" if len(state.attempts) > 1 else "one attempt"
@@ -106,75 +106,75 @@ def _what_ran(state: RunState) -> str:
     if attempt.epoch:
         of = f" of {attempt.planned_epochs}" if attempt.planned_epochs else ""
         epochs = f", {attempt.epoch}{of} epochs"
-    steps = f"{state.last_step} steps{epochs}" if state.last_step else epochs.removeprefix(", ") or "no step"
-    return f"{name} made {steps} in {tries} and {_how_it_ended(attempt)}."
+    steps = f"{state.last_step} steps{epochs}" if state.last_step else epochs.removeprefix(", ") or "no steps"
+    return f"{name} completed {steps} in {tries} and {_describe_end(attempt)}."
 
 
-def _gone_on_from(state: RunState) -> str | None:
-    """The death that the attempt which is under way comes after."""
+def _describe_previous_failure(state: RunState) -> str | None:
+    """Describe the failure before the current attempt, if the current attempt is still running."""
     if state.attempt.ended is not None or len(state.attempts) < 2:
         return None
     before, now = state.attempts[-2:]
-    if not _died(before):
+    if not _has_failed(before):
         return None
     cause = cause_of(before)
     found = before.found(cause) if cause is not None else None
-    why = found.message if found is not None else f"It {_how_it_ended(before)}."
+    why = found.message if found is not None else f"It {_describe_end(before)}."
     resumed = now.resumed
-    how = f"goes on from step {resumed.step}" if resumed is not None and resumed.step else "goes on"
-    return f"Attempt {before.number} died: {why} Attempt {now.number} {'starts over' if now.starts_over else how}."
+    how = f"resumes from step {resumed.step}" if resumed is not None and resumed.step else "resumes"
+    return f"Attempt {before.number} failed: {why} Attempt {now.number} {'starts over' if now.starts_over else how}."
 
 
-def _how_it_ended(attempt: AttemptState) -> str:
+def _describe_end(attempt: AttemptState) -> str:
     ended = attempt.ended
     if ended is None:
         return "has not ended"
     if ended.planned:
-        return f"was ended on purpose {where(attempt)}, to go on in a fresh process"
+        return f"was stopped on purpose {describe_position(attempt)}, to continue in a fresh process"
     if ended.stopped_by in ("user", "terminate", "budget"):
         return "was stopped on request"
     if ended.stopped_by is not None:
-        return f"was stopped {where(attempt)} ({ended.stopped_by})"
+        return f"was stopped {describe_position(attempt)} ({ended.stopped_by})"
     if ended.code == 0:
         return "finished"
     signal = killed_by(ended)
     if signal is not None:
-        return f"was ended by {signal} {where(attempt)}"
-    return f"ended with exit code {ended.code}" if ended.code is not None else "ended in a way that was not recorded"
+        return f"was killed by {signal} {describe_position(attempt)}"
+    return f"exited with code {ended.code}" if ended.code is not None else "ended in a way that was not recorded"
 
 
-def _died(attempt: AttemptState) -> bool:
+def _has_failed(attempt: AttemptState) -> bool:
     ended = attempt.ended
-    asked = ended is not None and (ended.planned or ended.stopped_by in ("user", "terminate", "budget"))
-    return ended is not None and ended.code != 0 and not asked
+    was_requested = ended is not None and (ended.planned or ended.stopped_by in ("user", "terminate", "budget"))
+    return ended is not None and ended.code != 0 and not was_requested
 
 
-def _unknown(state: RunState, finding: Finding | None, *, died: bool) -> list[str]:
+def _list_unknowns(state: RunState, finding: Finding | None, *, failed: bool) -> list[str]:
     attempt, ended = state.attempt, state.attempt.ended
     open_questions = []
-    if died and ended is not None and ended.code is None and ended.signal is None and not ended.stopped_by:
+    if failed and ended is not None and ended.code is None and ended.signal is None and not ended.stopped_by:
         open_questions.append(
-            "How it ended: neither an exit code nor a signal was recorded, so a kill for memory, a crash and an abort "
-            "cannot be told apart. `echo $?` right after it, or a run under Holdfast, records that."
+            "How it ended: neither an exit code nor a signal was recorded, so an out-of-memory kill, a crash and an abort "
+            "cannot be distinguished. Run `echo $?` right after the command, or run it under Holdfast, to record this."
         )
-    elif died and finding is None:
-        open_questions.append("Why it ended: no rule explains this end.")
+    elif failed and finding is None:
+        open_questions.append("Why it ended: no rule explains it.")
     if finding is not None and finding.confidence != "proven":
         open_questions.append(
-            f"Whether it really was {finding.rule}: the evidence fits, but does not exclude another cause."
+            f"Whether the cause really is {finding.rule}: the evidence fits, but does not rule out another cause."
         )
-    coverage = next((each.coverage for each in reversed(state.attempts) if each.coverage is not None), None)
+    coverage = next((a.coverage for a in reversed(state.attempts) if a.coverage is not None), None)
     kinds = coverage.kinds if coverage is not None else {}
     unseen = [kind for kind in ESSENTIAL if kinds.get(kind, "not seen").startswith("not seen")]
-    # A process that has only just started has not had the time to say hello.
+    # The probe in a process that has only just started may not have reported yet.
     starting = coverage is None and ended is None and attempt.started.pid
     if unseen and not starting:
-        told = next((kinds[kind] for kind in unseen if kind in kinds), "not seen: no probe was in the process")
-        open_questions.append(f"{', '.join(unseen).capitalize()}: {told}.")
+        status = next((kinds[kind] for kind in unseen if kind in kinds), "not seen: no probe was in the process")
+        open_questions.append(f"{', '.join(unseen).capitalize()}: {status}.")
     return open_questions
 
 
-def _next_steps(state: RunState, finding: Finding | None, reference: str | None) -> list[NextStep]:
+def _collect_next_steps(state: RunState, finding: Finding | None, reference: str | None) -> list[NextStep]:
     order = [finding] if finding is not None else []
     order += sorted(
         (other for other in state.attempt.findings if other is not finding and other.severity != "note"),
@@ -184,44 +184,47 @@ def _next_steps(state: RunState, finding: Finding | None, reference: str | None)
     known = checkpoints(state)
     good = last_good(state)
     if good is not None and not all(checkpoint.usable for checkpoint in known):
-        steps.insert(0, NextStep(f"the last good checkpoint is {good.path}, of step {good.step}: go back to it"))
+        steps.insert(0, NextStep(f"go back to the last good checkpoint: {good.path} (step {good.step})"))
     stopped_by = state.attempt.ended.stopped_by if state.attempt.ended is not None else None
     if stopped_by in by_id() and state.started is not None:
         again = f"holdfast run --rule {stopped_by}=warn -- {shell_joined(state.started.command)}"
-        steps.insert(min(2, len(steps)), NextStep("if it is meant that way, let this rule only warn", again))
-    if reference is not None and _can_be_resumed(state):
-        said = _how_it_would_go_on(state)
-        said = f"once that is mended, {said}" if is_mistake(state.attempt) else said
-        resume = NextStep(said, resume_command(reference), resumes=True)
+        steps.insert(min(2, len(steps)), NextStep("if this is intended, reduce this rule to a warning", again))
+    if reference is not None and _can_resume(state):
+        text = _describe_resume(state)
+        text = f"once that is fixed, {text}" if is_mistake(state.attempt) else text
+        resume = NextStep(text, resume_command(reference), resumes=True)
         if is_out_of_attempts(state.attempt) and finding is not None and finding.rule in OUTSIDE:
-            more = "give the next run more attempts from its start: --max-attempts N (in a plan: [budget] attempts)"
+            more = "allow the next run more attempts from the start: --max-attempts N (in a plan: [budget] attempts)"
             steps[:0] = [resume, NextStep(more)]
         else:
             steps.insert(min(1, len(steps)), resume)
-    if _died(state.attempt) and state.attempt.steps and is_plain_loop(state):
+    if _has_failed(state.attempt) and state.attempt.steps and is_plain_loop(state):
         steps.insert(min(2, len(steps)), NextStep(GUARD))
     seen: set[str] = set()
     return [step for step in steps if not (step.text in seen or seen.add(step.text))][:MAX_STEPS]  # type: ignore[func-returns-value]
 
 
-def _can_be_resumed(state: RunState) -> bool:
-    """A mistake comes again, and needs a person first; what earlier attempts saved is worth going on from after that."""
+def _can_resume(state: RunState) -> bool:
+    """Return whether to suggest a resume.
+
+    A mistake would fail again until somebody fixes it. After the fix, a resume is worthwhile only if something was saved.
+    """
     ended = state.ended
     if ended is None:
         return False
-    worth_it = not is_mistake(state.attempt) or _something_is_kept(state)
+    worth_it = not is_mistake(state.attempt) or _has_saved_state(state)
     return ended.verdict == "interrupted" or (ended.verdict == "failed" and worth_it)
 
 
-def _how_it_would_go_on(state: RunState) -> str:
-    snapshot = next((each.snapshots.newest for each in reversed(state.attempts) if each.snapshots.newest), None)
+def _describe_resume(state: RunState) -> str:
+    snapshot = next((a.snapshots.newest for a in reversed(state.attempts) if a.snapshots.newest), None)
     if snapshot is not None:
-        return f"go on from its snapshot of step {snapshot.step}"
-    if not _something_is_kept(state):
-        return "try it again"
-    told = " (as --checkpoint and --resume-with tell; without them it starts over)" if is_plain_loop(state) else ""
-    return f"go on from what was saved{told}"
+        return f"resume from the snapshot of step {snapshot.step}"
+    if not _has_saved_state(state):
+        return "try again"
+    hint = " (as set by --checkpoint and --resume-with; without them it starts over)" if is_plain_loop(state) else ""
+    return f"resume from what was saved{hint}"
 
 
-def _something_is_kept(state: RunState) -> bool:
+def _has_saved_state(state: RunState) -> bool:
     return any(attempt.saves.count or attempt.snapshots.newest is not None for attempt in state.attempts)

@@ -1,21 +1,22 @@
-"""Whether a series really grows, and when it will meet a limit.
+"""Whether a series really grows, and when it will reach a limit.
 
-A training's memory goes up for many reasons that end by themselves: caches fill, allocators find their size, a collector
-has not run yet, a second model is loaded. A growth is called real here only where all of this holds in one window:
+The memory of a training increases for many reasons that stop on their own: caches fill, allocators settle, the garbage
+collector has not run yet, a second model is loaded. Growth counts as real only if all of these conditions hold in one
+window:
 
-- the warm-up is left out: the first third of the series never counts;
-- it stands clear of the noise, and the last third of the window lies above the first;
+- the warm-up is excluded: the first third of the series never counts;
+- the growth is well above the noise, and the last third of the window is above the first;
 - it is spread over the window: no single jump makes up much of it;
-- it still goes on: the last third has its share, and the second half grew about as much as the first.
+- it continues: the last third has its share, and the second half grew about as much as the first.
 
-Growth that only started late is found in a shorter window at the end, but only where the time before it grew less and was
-lower: so neither the tail of a growth that slows down nor one tooth of a saw is taken for a leak.
+Growth that started late is found in a shorter window at the end, but only if the series was lower and grew more slowly
+before. So neither the tail of a growth that slows down nor one period of a sawtooth is mistaken for a leak.
 
-Slopes are medians of the slopes between pairs of points (Theil and Sen): a spike or two do not bend them.
+Slopes are medians of the slopes between pairs of points (Theil-Sen), so single spikes do not affect them.
 
-Where epochs are known the level of each is one point (`growth_by_epoch`): what goes up and down within an epoch is the same in
-all of them, and a jump at the end of each is a straight line. The limit is then met by what comes again (`Repeat`): the highest
-places of an epoch and each validation, all carried along by the growth.
+If epochs are known, the level of each epoch is one point (`growth_by_epoch`): variations within an epoch are the same in all
+epochs, and a jump at the end of each epoch becomes a straight line. The limit is then reached first by something that repeats
+(`Repeat`): the peaks of an epoch and each validation, all shifted by the growth.
 """
 
 from __future__ import annotations
@@ -28,52 +29,52 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 BINS = 48
-"""A window is looked at as so many medians at most."""
+"""A window is reduced to at most this many medians."""
 MIN_POINTS = 9
-CLEAR_OF_NOISE = 8.0
-"""What it grew, in units of its own noise."""
+MIN_SIGNAL_TO_NOISE = 8.0
+"""The growth, as a multiple of its own noise."""
 MAX_JUMP = 0.4
-"""No two neighbours may differ by more than this part of the growth."""
-STILL_GROWING = 0.5
-"""What the last third must have, against the slope of all."""
-NOT_SLOWING = 0.8
-"""What the second half must have, against the first."""
+"""No two neighbours may differ by more than this fraction of the growth."""
+MIN_LATE_SLOPE = 0.5
+"""The slope of the last third, as a fraction of the overall slope."""
+MIN_HALF_RATIO = 0.8
+"""The slope of the second half, as a fraction of the slope of the first."""
 STEADY = 0.98
-"""From here on it is not called slowing down at all."""
+"""At this ratio of the halves, the growth is not considered to slow down at all."""
 MIN_EPOCHS = 4
-"""So many levels are needed; the first of them never counts."""
-FEW_EPOCHS = 9
-"""Of fewer only the first is left out, so that uneven jumps even out; and what is lost by them is no slowing down."""
-NOT_SLOWING_OF_FEW = 0.75
+"""The number of levels that are needed, including the first one, which never counts."""
+MANY_EPOCHS = 9
+"""With fewer epochs, only the first is excluded, so that uneven jumps average out, and a lower ratio of the halves suffices."""
+MIN_HALF_RATIO_OF_FEW = 0.75
 MIN_EPOCHS_OF_A_PART = 6
-"""A window that leaves out more than the warm-up needs more."""
+"""A window that excludes more than the warm-up needs more epochs."""
 STEADY_TAIL = 0.93
-"""What goes on slower than before must go on evenly, and stand clear enough of the noise to tell: growth that dies away does not."""
-TAIL_CLEAR_OF_NOISE = 30.0
+"""Growth that became slower must continue evenly and be far enough above the noise to show it: decaying growth is not."""
+MIN_TAIL_SIGNAL_TO_NOISE = 30.0
 MIN_DOUBT = 0.06
-"""No forecast is better than this part of the way that is left."""
+"""The minimum uncertainty of a forecast, as a fraction of the remaining distance."""
 
 XY = tuple[float, float]
 
 
 class Growth(NamedTuple):
-    """A growth that is real and goes on. `x` is what the caller counts by: steps or seconds."""
+    """Real and continuing growth. The unit of `x` is up to the caller: steps or seconds."""
 
     since: float
     until: float
-    """The window that was looked at."""
+    """The window from which the growth was estimated."""
     rate: float
-    """For each unit of x."""
+    """The growth per unit of x."""
     slowest: float
     fastest: float
-    """Between these the true rate lies, as far as the noise and the two halves tell."""
+    """Bounds of the true rate, estimated from the noise and the two halves."""
     level: float
-    """Where it stands at `until`, noise left out."""
+    """The level at `until`, without noise."""
     noise: float
     slowing: float
-    """What the second half of the window grew, against the first: 1 is steady."""
+    """The growth in the second half of the window, as a fraction of that in the first: 1 is steady."""
     tail: bool = False
-    """It grew faster before the window."""
+    """Whether the growth was faster before the window."""
 
     @property
     def grown(self) -> float:
@@ -81,7 +82,7 @@ class Growth(NamedTuple):
 
     @property
     def settles_at(self) -> float:
-        """Where it would come to rest if it goes on slowing down as it does."""
+        """The level at which the growth would stop if it continues to slow down at the same rate."""
         if self.slowing >= STEADY:
             return math.inf
         half = self.grown * self.slowing / (1.0 + self.slowing)
@@ -89,19 +90,19 @@ class Growth(NamedTuple):
 
 
 class Repeat(NamedTuple):
-    """Something that comes again and again, and then stands above the line of the growth."""
+    """A peak above the line of the growth that occurs regularly."""
 
     last: float
-    """Where on x it came last."""
+    """The x of the last occurrence."""
     every: float
     above: float
-    """How far, as a rule."""
+    """The usual height above the line."""
     most: float
-    """How far at most, of late."""
+    """The maximum recent height above the line."""
 
 
 class Forecast(NamedTuple):
-    """Where on x the limit is met."""
+    """The x at which the limit is reached."""
 
     at: float
     earliest: float
@@ -109,8 +110,8 @@ class Forecast(NamedTuple):
 
 
 def growth(points: Sequence[XY]) -> Growth | None:
-    """The growth that the series ends with, or None where there is none that is real and goes on."""
-    points = _one_for_each_x(points)
+    """Return the growth at the end of the series; None if there is no real and continuing growth."""
+    points = _merge_equal_x(points)
     for part in (3, 6, 12):
         cut = len(points) // 3 if part == 3 else len(points) - 2 * len(points) // part
         window = points[cut:]
@@ -119,18 +120,21 @@ def growth(points: Sequence[XY]) -> Growth | None:
         found = _growth_in(window)
         if found is None:
             continue
-        if part == 3 or _is_news(points, cut, found):
+        if part == 3 or _is_new_growth(points, cut, found):
             return found
     return None
 
 
 def growth_by_epoch(levels: Sequence[XY]) -> Growth | None:
-    """The same of the levels of epochs, of which there are few: the first is the warm-up, and no two are left out lightly."""
+    """Return the growth over the levels of epochs.
+
+    There are few epochs. The first is the warm-up; others are excluded only if there are enough of them.
+    """
     n = len(levels)
     if n < MIN_EPOCHS:
         return None
-    if n < FEW_EPOCHS:
-        return _growth_of_levels(levels[1:], NOT_SLOWING_OF_FEW) or (
+    if n < MANY_EPOCHS:
+        return _growth_of_levels(levels[1:], MIN_HALF_RATIO_OF_FEW) or (
             _growth_of_levels(levels[n // 3 :]) if n >= MIN_EPOCHS_OF_A_PART else None
         )
     found = _growth_of_levels(levels[n // 3 :])
@@ -140,12 +144,12 @@ def growth_by_epoch(levels: Sequence[XY]) -> Growth | None:
             return found
         found = _growth_of_levels(window)
         if found is not None:
-            found = _after_the_rest(levels, n - len(window), found)
+            found = _confirm_late_growth(levels, n - len(window), found)
     return found
 
 
-def meets(growth: Growth, limit: float, repeats: Sequence[Repeat] = ()) -> Forecast | None:
-    """When a growth meets the limit, by itself or by what comes again above it; None where it settles below it."""
+def forecast_crossing(growth: Growth, limit: float, repeats: Sequence[Repeat] = ()) -> Forecast | None:
+    """Return when the growth, or a repeated peak above it, reaches the limit; None if it settles below the limit."""
     above = max((repeat.above for repeat in repeats), default=0.0)
     if growth.settles_at + above < limit:
         return None
@@ -154,18 +158,18 @@ def meets(growth: Growth, limit: float, repeats: Sequence[Repeat] = ()) -> Forec
     noise = growth.noise + 0.5 * MIN_DOUBT * (limit - growth.level)
     usual = [(repeat.last, repeat.every, repeat.above) for repeat in repeats]
     most = [(repeat.last, repeat.every, repeat.most) for repeat in repeats]
-    at = _first_at(growth, growth.rate, 0.0, limit, usual)
-    earliest = _first_at(growth, growth.fastest, noise, limit, most)
-    latest = _first_at(growth, growth.slowest, -noise, limit, usual)
+    at = _find_first_crossing(growth, growth.rate, 0.0, limit, usual)
+    earliest = _find_first_crossing(growth, growth.fastest, noise, limit, most)
+    latest = _find_first_crossing(growth, growth.slowest, -noise, limit, usual)
     doubt = MIN_DOUBT * (at - growth.until)
     return Forecast(at, max(growth.until, min(earliest, at - doubt)), max(latest, at + doubt))
 
 
-def _first_at(
-    growth: Growth, rate: float, more: float, limit: float, repeats: Sequence[tuple[float, float, float]]
+def _find_first_crossing(
+    growth: Growth, rate: float, offset: float, limit: float, repeats: Sequence[tuple[float, float, float]]
 ) -> float:
-    """The first x at which the line, or a repeat above it, is at the limit."""
-    level = growth.level + more
+    """Return the first x at which the line, or a repeated peak above it, reaches the limit."""
+    level = growth.level + offset
     if not repeats:
         return growth.until + max(0.0, limit - level) / rate
     first = math.inf
@@ -176,29 +180,29 @@ def _first_at(
     return first
 
 
-def _growth_of_levels(window: Sequence[XY], not_slowing: float = NOT_SLOWING) -> Growth | None:
-    bins = _binned(window)
+def _growth_of_levels(window: Sequence[XY], not_slowing: float = MIN_HALF_RATIO) -> Growth | None:
+    bins = _bin(window)
     n = len(bins)
     slopes = sorted(_slopes(bins, 1))
     rate = _median(slopes)
     if rate <= 0.0:
         return None
     grown = rate * (bins[-1][0] - bins[0][0])
-    offsets = [y - rate * x for x, y in bins]
-    middle = _median(sorted(offsets))
-    off = sorted(abs(offset - middle) for offset in offsets)
-    # The median of few numbers is near zero by chance: then the largest of them counts.
+    residuals = [y - rate * x for x, y in bins]
+    middle = _median(sorted(residuals))
+    off = sorted(abs(offset - middle) for offset in residuals)
+    # The median of few numbers may be near zero by chance, so use the largest of them.
     noise = 1.4826 * _median(off) if n >= MIN_POINTS else off[-1]
-    clear = CLEAR_OF_NOISE if n >= MIN_POINTS else 0.5 * CLEAR_OF_NOISE
+    clear = MIN_SIGNAL_TO_NOISE if n >= MIN_POINTS else 0.5 * MIN_SIGNAL_TO_NOISE
     largest = max(b[1] - a[1] for a, b in pairwise(bins))
     if grown < clear * noise or largest > max(MAX_JUMP, 1.5 / (n - 1)) * grown:
         return None
     half = n // 2
     early, late = _far_slope(bins[: half + 1]), _far_slope(bins[-half - 1 :])
     still = _far_slope(bins[-max(2, n // 3) :])
-    if early <= 0.0 or late <= 0.0 or still < STILL_GROWING * rate:
+    if early <= 0.0 or late <= 0.0 or still < MIN_LATE_SLOPE * rate:
         return None
-    # Halves of few levels overlap: what is lost from one to the other is less than what is lost in half the window.
+    # The halves of few levels overlap: the slope decreases less between them than over half of the window.
     slowing = (late / early) ** (0.5 * (n - 1) / (n - 1 - half))
     if slowing < not_slowing:
         return None
@@ -219,20 +223,20 @@ def _growth_of_levels(window: Sequence[XY], not_slowing: float = NOT_SLOWING) ->
     )
 
 
-def _after_the_rest(levels: Sequence[XY], cut: int, found: Growth) -> Growth | None:
-    """Growth that began late leads to new heights; growth that goes on slower than before is even."""
+def _confirm_late_growth(levels: Sequence[XY], cut: int, found: Growth) -> Growth | None:
+    """Return growth that began late if it reaches new maxima, or growth that became slower if it is even; otherwise None."""
     before = levels[:cut]
     just_before = before[-(len(levels) - cut) :]
     if len(just_before) < MIN_EPOCHS_OF_A_PART:
         return None
-    if _far_slope(_binned(just_before)) <= found.rate:
+    if _far_slope(_bin(just_before)) <= found.rate:
         return found if found.level - max(y for _, y in before) >= 0.5 * found.grown else None
-    even = found.slowing >= STEADY_TAIL and found.grown >= TAIL_CLEAR_OF_NOISE * found.noise
+    even = found.slowing >= STEADY_TAIL and found.grown >= MIN_TAIL_SIGNAL_TO_NOISE * found.noise
     return found._replace(tail=True) if even else None
 
 
 def _growth_in(window: Sequence[XY]) -> Growth | None:
-    bins = _binned(window)
+    bins = _bin(window)
     all_slopes = sorted(_slopes(bins, 1))
     if not all_slopes:
         return None
@@ -241,14 +245,14 @@ def _growth_in(window: Sequence[XY]) -> Growth | None:
     if rate <= 0.0:
         return None
     grown = rate * (last - first)
-    offsets = [y - rate * x for x, y in bins]
-    middle = _median(sorted(offsets))
-    noise = 1.4826 * _median(sorted(abs(offset - middle) for offset in offsets))
-    if grown < CLEAR_OF_NOISE * noise or not _is_spread_out(bins, grown):
+    residuals = [y - rate * x for x, y in bins]
+    middle = _median(sorted(residuals))
+    noise = 1.4826 * _median(sorted(abs(offset - middle) for offset in residuals))
+    if grown < MIN_SIGNAL_TO_NOISE * noise or not _is_spread_out(bins, grown):
         return None
     n = len(bins)
     early, late = _far_slope(bins[: n // 2 + 1]), _far_slope(bins[n // 2 :])
-    if early <= 0.0 or late < NOT_SLOWING * early or _far_slope(bins[-(n // 3) - 1 :]) < STILL_GROWING * rate:
+    if early <= 0.0 or late < MIN_HALF_RATIO * early or _far_slope(bins[-(n // 3) - 1 :]) < MIN_LATE_SLOPE * rate:
         return None
     doubt = round(0.98 * math.sqrt(n * (n - 1) * (2 * n + 5) / 18.0))
     centre = len(all_slopes) // 2
@@ -276,19 +280,20 @@ def _is_spread_out(bins: Sequence[XY], grown: float) -> bool:
     return all(abs(b[1] - a[1]) <= MAX_JUMP * grown for a, b in pairwise(bins))
 
 
-def _is_news(points: Sequence[XY], cut: int, found: Growth) -> bool:
-    """A short window at the end counts where the time before grew less, and where it leads to new heights: one tooth of
-    a saw does not.
+def _is_new_growth(points: Sequence[XY], cut: int, found: Growth) -> bool:
+    """Return whether growth in a short window at the end is new: the series grew less before, and it reaches new maxima.
+
+    A period of a sawtooth does not.
     """
-    just_before = _binned(points[max(0, 2 * cut - len(points)) : cut])
+    just_before = _bin(points[max(0, 2 * cut - len(points)) : cut])
     if len(just_before) < MIN_POINTS or _far_slope(just_before) > found.rate:
         return False
     before = sorted(y for _, y in points[:cut])
     return found.level - before[-1 - len(before) // 20] >= 0.5 * found.grown
 
 
-def _one_for_each_x(points: Sequence[XY]) -> list[XY]:
-    """While it evaluates no step is done: what was measured meanwhile is one point."""
+def _merge_equal_x(points: Sequence[XY]) -> list[XY]:
+    """Merge the points with the same x. No step is done during an evaluation, so all its samples become one point."""
     groups: list[tuple[float, list[float]]] = []
     for x, y in points:
         if groups and x <= groups[-1][0]:
@@ -298,20 +303,20 @@ def _one_for_each_x(points: Sequence[XY]) -> list[XY]:
     return [(x, _median(sorted(values))) for x, values in groups]
 
 
-def _binned(points: Sequence[XY]) -> list[XY]:
-    each = -(-len(points) // BINS)
-    groups = [points[i : i + each] for i in range(0, len(points), each)]
+def _bin(points: Sequence[XY]) -> list[XY]:
+    bin_size = -(-len(points) // BINS)
+    groups = [points[i : i + bin_size] for i in range(0, len(points), bin_size)]
     return [(sum(x for x, _ in group) / len(group), _median(sorted(y for _, y in group))) for group in groups]
 
 
 def _slopes(bins: Sequence[XY], apart: int) -> list[float]:
-    """Between all pairs that are so many places apart, or more."""
+    """Return the slopes between all pairs of points that are at least `apart` places apart."""
     n = len(bins)
     return [(bins[j][1] - bins[i][1]) / (bins[j][0] - bins[i][0]) for i in range(n) for j in range(i + apart, n)]
 
 
 def _far_slope(bins: Sequence[XY]) -> float:
-    """Near pairs see the treads of a staircase, far ones its slope."""
+    """Return the median slope between distant points. On a staircase, close points only see single steps."""
     return _median(sorted(_slopes(bins, max(1, len(bins) // 2))))
 
 

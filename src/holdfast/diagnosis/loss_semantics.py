@@ -1,7 +1,8 @@
-"""Whether the losses of an attempt belong to one objective that is meant to fall.
+"""Whether the losses of an attempt belong to one objective that should decrease.
 
-Where several optimizers step (adversarial training), where one takes over from another (several trainings in one process)
-or where a loss goes below zero (policy gradients, densities), its height says nothing about how well it goes.
+The value of a loss says nothing about the quality of the training if several optimizers step (adversarial training), if one
+optimizer takes over from another (several trainings in one process), or if the loss becomes negative (policy gradients,
+densities).
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import AttemptState
 
 HANDOVER = "another optimizer's steps are the run's steps from here on"
-"""What the probe notes when the training moves on to another optimizer."""
+"""The note of the probe when another optimizer becomes the primary optimizer."""
 
 
-def is_one(attempt: AttemptState) -> bool:
-    """One optimizer from the first step to the newest."""
+def has_single_optimizer(attempt: AttemptState) -> bool:
+    """Return whether only one optimizer has stepped, from the first step to the newest."""
     coverage = attempt.coverage
     return (
         not attempt.losses.others
@@ -26,16 +27,19 @@ def is_one(attempt: AttemptState) -> bool:
 
 
 def is_positive(attempt: AttemptState) -> bool:
+    """Return whether no loss was negative."""
     return bool(attempt.loss.count) and attempt.loss.lowest >= 0.0
 
 
-def from_a_loader(attempt: AttemptState) -> bool:
-    """Batches come from a loader, as they do where a fixed set of data is learned. Loops that make their own data
-    (reinforcement learning, for one) may change it while they learn, and the loss with it.
+def uses_loader(attempt: AttemptState) -> bool:
+    """Return whether batches come from a loader, as they do if the data set is fixed.
+
+    Loops that generate their own data (reinforcement learning, for example) may change the data, and with it the loss, while
+    they learn.
     """
     return bool(attempt.batches.hashed)
 
 
 def is_detector(attempt: AttemptState) -> bool:
-    """Its very first loss says little: before it proposes boxes, none is matched with an object."""
+    """Return whether the model is a detector. Its very first loss says little: no box is matched with an object yet."""
     return attempt.adapter == "ultralytics"

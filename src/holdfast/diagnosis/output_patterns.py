@@ -1,6 +1,6 @@
-"""Lines of output that rules want to be told of: `Rule.words`, looked for in what a training prints.
+"""Matching the output of a training against `Rule.words`.
 
-Pure text in, rule ids out: used on the output of a living training and on logs of trainings that nobody watched.
+Text in, rule ids out: used for the output of a running training and for logs of trainings that were not supervised.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ _PART = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\{[^}]*\}|.")
 _SPECIAL = frozenset("?*+.^$|()[]{}\\")
 
 
-def rules_speaking_of(line: str) -> list[str]:
-    """The ids of the rules that want to be told of this line."""
+def rules_matching(line: str) -> list[str]:
+    """Return the ids of the rules whose `words` match this line."""
     return [rule for rule, pattern in _patterns() if pattern.search(line)]
 
 
 @cache
 def needles() -> tuple[bytes, ...]:
-    """Plain text in lower case: a line that holds none of it is of no interest to any rule. To look for plain text is
-    several times faster than any pattern, and output may come by the hundred megabytes.
+    """Return plain texts in lower case: a line that contains none of them matches no rule.
+
+    Searching for plain text is several times faster than any regular expression, and output can reach hundreds of megabytes.
     """
-    return tuple(sorted({needle_in(word).lower().encode() for rule in all_rules() for word in rule.words}))
+    return tuple(sorted({find_needle(word).lower().encode() for rule in all_rules() for word in rule.words}))
 
 
 @cache
@@ -32,9 +33,10 @@ def _patterns() -> list[tuple[str, re.Pattern[str]]]:
     return [(rule.id, re.compile("|".join(f"(?:{word})" for word in rule.words))) for rule in all_rules() if rule.words]
 
 
-def needle_in(word: str) -> str:
-    """The longest plain text that is in every line which the regular expression matches. Where that is not plain to see,
-    it is empty: then every line is looked at.
+def find_needle(word: str) -> str:
+    """Return the longest plain text that every match of the regular expression contains.
+
+    The result is empty if that text is not easy to determine. Then every line is checked with the regular expression.
     """
     body = word[4:-1] if word.startswith("(?i:") and word.endswith(")") else word
     runs, depth = [""], 0
@@ -45,7 +47,7 @@ def needle_in(word: str) -> str:
         if depth == 0 and _is_plain(part):
             runs[-1] += part[-1]
             continue
-        if part in ("?", "*") or part.startswith("{"):  # what it stands behind need not be there
+        if part in ("?", "*") or part.startswith("{"):  # the character before it is optional
             runs[-1] = runs[-1][:-1]
         runs.append("")
     return max(runs, key=len)

@@ -1,4 +1,4 @@
-"""What a loss does when one batch is given again and again: a model that can learn at all learns that batch by heart."""
+"""The loss when the same batch is repeated: a model that can learn at all memorizes that batch."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MIN_COUNT = 8
-"""Steps under which nothing is said."""
+"""With fewer steps, no conclusion is drawn."""
 CLEAR = 0.05
-"""Of the first loss: a fall that counts."""
+"""As a fraction of the first loss: the smallest fall that counts."""
 NOTHING = 1e-6
-"""Relative: two losses that are this near are the same."""
+"""Relative difference up to which two losses are considered equal."""
 ALIKE = 0.01
-"""Of the fall: two curves that are this near say the same."""
+"""As a fraction of the fall: the difference up to which two curves are considered alike."""
 
 
 @dataclass(frozen=True)
 class LossCurve:
-    """How one curve went."""
+    """The shape of one loss curve."""
 
     first: float
     late: float
-    """The middle of its last quarter; NaN where it was not finite."""
+    """The median of its last quarter; NaN if any loss was not finite."""
     clear: bool
     constant: bool
     steps: int
 
     @property
     def fall(self) -> float:
-        """Of the first loss; below 0 where it rose."""
+        """The fall as a fraction of the first loss; negative if the loss rose."""
         return (self.first - self.late) / abs(self.first) if self.first and math.isfinite(self.late) else 0.0
 
 
@@ -49,7 +49,7 @@ def loss_curve(losses: Sequence[float]) -> LossCurve:
 
 
 def same_curve(one: Sequence[float], other: Sequence[float]) -> str:
-    """How alike two curves are: "equal", "alike" or "different". Curves of different lengths are compared where both are."""
+    """Compare two curves: "equal", "alike" or "different". Curves of different lengths are compared where they overlap."""
     pairs = list(zip(one, other, strict=False))
     if not all(math.isfinite(a) and math.isfinite(b) for a, b in pairs):
         return "different"

@@ -1,4 +1,4 @@
-"""Whether a training is a loop of the user's own, which `holdfast.guard` would make go on at the very batch."""
+"""Whether a training is a plain loop of the user. With `holdfast.guard`, such a loop would resume at the exact batch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
 
 def is_plain_loop(state: RunState) -> bool:
-    """No framework was recognised, nothing of guard was seen, and nobody told how it goes on from a checkpoint."""
+    """Return whether there is no recognised framework, no use of guard, and no configured way to resume from a checkpoint."""
     trains = any(attempt.attached is not None for attempt in state.attempts)
-    return trains and not any(map(_goes_on_otherwise, state.attempts))
+    return trains and not any(map(_can_resume_otherwise, state.attempts))
 
 
-def _goes_on_otherwise(attempt: AttemptState) -> bool:
+def _can_resume_otherwise(attempt: AttemptState) -> bool:
     snapshots = attempt.snapshots
     guarded = snapshots.newest is not None or snapshots.failed is not None or snapshots.restored is not None
     return attempt.adapter is not None or guarded or not attempt.starts_over

@@ -1,9 +1,10 @@
-"""Whether to go on in a fresh process before memory is used up: a planned restart.
+"""Planned restarts: whether to continue in a fresh process before memory is used up.
 
-What has piled up in a process is gone with it. Where snapshots are taken, a training that would be killed can be stopped at a
-moment of our own choosing and gone on with at that very point: no failure, no attempt spent, no number changed. It costs a
-start, so it is done as late as is safe, and not at all where the training is done before, where memory does not grow, or where a
-fresh process would soon stand where this one stands: then something has to change, and that is the ladder's part (`too_fast`).
+Memory that accumulated in a process is freed when the process exits. If snapshots are taken, a training that would be killed
+can be stopped at a suitable moment and resumed at exactly that point: no failure, no attempt used up, no result changed. This
+costs the time of a start, so it is done as late as is safe. It is not done if the training ends before, if memory does not
+grow, or if a fresh process would soon use as much memory again: then a setting has to change, and that is what the remedies
+are for (`grows_too_fast`).
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from holdfast.diagnosis.memory_forecast import (
     MemoryForecast,
     Series,
     device_limit,
-    evaluated_every,
-    evaluation_held,
+    evaluation_bytes,
     forecast_of,
-    held_by,
+    get_bytes,
     host_series,
     is_in_evaluation,
     leak_of,
     machine_limit,
     memory_forecast,
     planned_end,
+    steps_between_evaluations,
 )
 from holdfast.diagnosis.units import MIB, duration, size
 
@@ -37,43 +38,43 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import AttemptState, RunState
     from holdfast.schema.plan import Plan
 
-__all__ = ["MemoryForecast", "memory_forecast", "plans_restart", "too_fast"]
+__all__ = ["MemoryForecast", "find_restart_reason", "grows_too_fast", "memory_forecast"]
 
-NEVER_BELOW = 0.6
-"""Of the limit: while less is held, or less is held in the next validation, there is time."""
-LATE = 0.85
-"""Of the limit: what is held then is let go of, however slowly it grows."""
-VERY_LATE = 0.92
-"""The same, where no epochs have shown yet that it does not stop by itself."""
-USED = 0.6
-"""Of the room between the level after the start and the limit: a fresh process must gain something."""
+MIN_FILL = 0.6
+"""As a fraction of the limit: while training and the next validation use less than this, there is no hurry."""
+MAX_FILL = 0.85
+"""As a fraction of the limit: at this level, restart no matter how slowly memory grows."""
+MAX_FILL_UNSURE = 0.92
+"""The same, if no epochs have shown yet that the growth does not stop on its own."""
+MIN_USED = 0.6
+"""As a fraction of the room between the level after the start and the limit: below this, a fresh process gains too little."""
 MIN_ROOM = 0.05
-"""Of the limit: growth that is less than this does not explain a shortage."""
-GROWS = 0.02
-"""Of the limit, since a third of this attempt: what has stopped growing needs no closer look."""
-RESTARTS_WORTH = 3.0
-"""A life must last as long as this many restarts, or the starts themselves eat up the time."""
-UNSURE_WORTH = 10.0
-"""The same, where it may be a cache that fills: a fresh process would fill it again."""
+"""As a fraction of the limit: less growth than this does not explain a shortage."""
+MIN_GROWTH = 0.02
+"""As a fraction of the limit, since the first third of this attempt: with less growth, nothing further is computed."""
+MIN_RESTARTS = 3.0
+"""An attempt must last at least as long as this many restarts, or too much of the time is spent on starts."""
+MIN_RESTARTS_UNSURE = 10.0
+"""The same, if the growth may be a cache that fills: a fresh process would fill it again."""
 SNAPSHOT_S = 5.0
-"""What a snapshot takes where none was timed yet."""
-LOOKS = 3
-"""Samples that may pass, and some seconds, until what was decided is carried out."""
-LOOKS_S = 5.0
-SLOWER = 2.0
-SWAPPED = 256 * MIB
-BEGINNING = 5
-"""Points after the first step, of which the lowest is where a fresh process stands."""
+"""The assumed duration of a snapshot if none was measured yet."""
+WAIT_SAMPLES = 3
+"""Samples, plus some seconds, that may pass until a decision is carried out."""
+WAIT_S = 5.0
+MIN_SLOWDOWN = 2.0
+MIN_SWAPPED = 256 * MIB
+START_POINTS = 5
+"""The number of points after the first step. The lowest of them is the level of a fresh process."""
 
 
 class MemoryUse(NamedTuple):
-    """Where a memory stands: the machine's, or that of a device with its own."""
+    """The use of one memory: that of the machine, or that of a device with its own memory."""
 
     series: Series
     held: float
-    """In training, now."""
+    """The current memory, outside of validations."""
     start: float
-    """Right after the first step of this attempt: where a fresh process stands."""
+    """The memory right after the first step of this attempt: the level of a fresh process."""
     limit: float
     why: str
 
@@ -83,34 +84,34 @@ class MemoryUse(NamedTuple):
         return (self.held - self.start) / room if room > 0.0 else 1.0
 
 
-def plans_restart(state: RunState, plan: Plan) -> str | None:
-    """The reason to stop this attempt after a snapshot and to go on at that point in a fresh process; None: there is none.
+def find_restart_reason(state: RunState, plan: Plan) -> str | None:
+    """Return the reason to stop this attempt after a snapshot and to resume from it in a fresh process; None: no reason.
 
-    It may be asked every second: nothing is computed while there is plenty of memory.
+    This may be called every second: it computes nothing while there is plenty of memory.
     """
-    if not _may_restart(state, plan) or _is_done_within(state, _restart_s(state.attempt)):
+    if not _may_restart(state, plan) or _ends_within(state, _restart_seconds(state.attempt)):
         return None
-    for standing in _standings(state):
-        reason = _reason(state, standing)
+    for use in _list_memory_uses(state):
+        reason = _find_reason(state, use)
         if reason is not None:
-            return None if too_fast(state) else reason
+            return None if grows_too_fast(state) else reason
     return None
 
 
-def too_fast(state: RunState) -> bool:
-    """Memory is used up so soon after a start that fresh processes would spend their time on starting."""
+def grows_too_fast(state: RunState) -> bool:
+    """Return whether memory is used up so soon after a start that fresh processes would mostly spend their time starting."""
     attempt = state.attempt if state.attempts else None
     if attempt is None or attempt.first_step_at is None:
         return False
-    lived = state.last_at - attempt.first_step_at
-    if lived >= UNSURE_WORTH * _restart_s(attempt):
+    running_s = state.last_at - attempt.first_step_at
+    if running_s >= MIN_RESTARTS_UNSURE * _restart_seconds(attempt):
         return False
     forecast = memory_forecast(state)
-    near = any(standing.held >= LATE * standing.limit for standing in _standings(state))
+    near = any(use.held >= MAX_FILL * use.limit for use in _list_memory_uses(state))
     if forecast is None:
         return near or _is_slowed_by_swap(attempt)
-    worth = RESTARTS_WORTH if forecast.sure else UNSURE_WORTH
-    return lived + forecast.seconds < worth * _restart_s(attempt)
+    min_restarts = MIN_RESTARTS if forecast.sure else MIN_RESTARTS_UNSURE
+    return running_s + forecast.seconds < min_restarts * _restart_seconds(attempt)
 
 
 def _may_restart(state: RunState, plan: Plan) -> bool:
@@ -126,48 +127,51 @@ def _may_restart(state: RunState, plan: Plan) -> bool:
 # --- the reasons ------------------------------------------------------------------------------------------------------
 
 
-def _reason(state: RunState, standing: MemoryUse) -> str | None:
-    at_validation = _held_at_next_validation(state.attempt, standing)
-    grew = standing.held - standing.start >= MIN_ROOM * standing.limit
-    if grew and max(standing.held, at_validation) >= NEVER_BELOW * standing.limit:
-        reason = _memory_ends(state, standing) or _validation_would_not_fit(state, standing, at_validation)
+def _find_reason(state: RunState, use: MemoryUse) -> str | None:
+    at_validation = _held_at_next_validation(state.attempt, use)
+    grew = use.held - use.start >= MIN_ROOM * use.limit
+    if grew and max(use.held, at_validation) >= MIN_FILL * use.limit:
+        reason = _check_growth(state, use) or _check_validation(state, use, at_validation)
         if reason is not None:
             return reason
-    return _swap_slows(state.attempt, standing)
+    return _check_swap(state.attempt, use)
 
 
-def _memory_ends(state: RunState, standing: MemoryUse) -> str | None:
-    """It grows, meets the limit before the end of the training, and it is as late as is safe."""
+def _check_growth(state: RunState, use: MemoryUse) -> str | None:
+    """Return the reason if memory grows, reaches the limit before the training ends, and waiting longer would not be safe."""
     points = state.attempt.memory.points
-    if standing.held - held_by(points[len(points) // 3], standing.series) < GROWS * standing.limit:
+    if use.held - get_bytes(points[len(points) // 3], use.series) < MIN_GROWTH * use.limit:
         return None
     leak = leak_of(state)
     forecast = forecast_of(leak)
-    if leak is None or forecast is None or leak.series != standing.series:
+    if leak is None or forecast is None or leak.series != use.series:
         return None
     end = planned_end(state)
     in_time = end is not None and forecast.by_step
     if in_time and forecast.earliest > (end or 0.0):
         return None
-    late = (LATE if forecast.sure else VERY_LATE) * standing.limit
-    is_late = forecast.level >= late and standing.used >= USED and not (in_time and forecast.at > (end or 0.0))
+    late = (MAX_FILL if forecast.sure else MAX_FILL_UNSURE) * use.limit
+    is_late = forecast.level >= late and use.used >= MIN_USED and not (in_time and forecast.at > (end or 0.0))
     if not is_late and forecast.seconds_earliest > _time_to_leave(state.attempt):
         return None
     when = f"near step {forecast.at:.0f}" if forecast.by_step else f"in {duration(forecast.seconds)}"
     return (
-        f"memory grew from {size(standing.start)} to {size(standing.held)} and would be used up {when} "
-        f"({standing.why}): a fresh process begins low again"
+        f"memory grew from {size(use.start)} to {size(use.held)} and would be used up {when} "
+        f"({use.why}): a fresh process starts with little memory again"
     )
 
 
-def _validation_would_not_fit(state: RunState, standing: MemoryUse, at_validation: float) -> str | None:
-    """What the last validation held, and what has been added since, is more than there is; and the next one is near."""
+def _check_validation(state: RunState, use: MemoryUse, at_validation: float) -> str | None:
+    """Return the reason if the next validation is near and would not fit into memory.
+
+    Its memory is that of the last validation plus the growth since then.
+    """
     attempt = state.attempt
-    every = evaluated_every(list(attempt.memory.evaluations)[-EVALUATIONS:])
-    if at_validation < standing.limit or every is None:
+    every = steps_between_evaluations(list(attempt.memory.evaluations)[-EVALUATIONS:])
+    if at_validation < use.limit or every is None:
         return None
-    spike = at_validation - standing.held
-    if standing.start + spike >= (1.0 - MIN_ROOM) * standing.limit:
+    spike = at_validation - use.held
+    if use.start + spike >= (1.0 - MIN_ROOM) * use.limit:
         return None
     step = attempt.memory.evaluations[-1].step + every
     end = planned_end(state)
@@ -176,23 +180,23 @@ def _validation_would_not_fit(state: RunState, standing: MemoryUse, at_validatio
     if (step - attempt.last_step) * _seconds_a_step(attempt) > _time_to_leave(attempt):
         return None
     return (
-        f"the next validation, near step {step:.0f}, would need {size(at_validation)} ({standing.why}): it takes "
-        f"{size(spike)} more than training, which has grown from {size(standing.start)} to {size(standing.held)}"
+        f"the next validation, near step {step:.0f}, would need {size(at_validation)} ({use.why}): it needs "
+        f"{size(spike)} more than training, whose memory grew from {size(use.start)} to {size(use.held)}"
     )
 
 
-def _swap_slows(attempt: AttemptState, standing: MemoryUse) -> str | None:
-    """The machine swaps, steps have become slow, and what this process has added is what is missing."""
-    if standing.series == "allocated" or not _is_slowed_by_swap(attempt):
+def _check_swap(attempt: AttemptState, use: MemoryUse) -> str | None:
+    """Return the reason if the machine swaps, steps became slow, and the growth of this process explains the shortage."""
+    if use.series == "allocated" or not _is_slowed_by_swap(attempt):
         return None
     swapped = attempt.memory.samples[-1].swap - attempt.memory.points[0].swap
-    highest = max(float(getattr(point, standing.series)) for point in attempt.memory.points)
-    grown = highest - standing.start
-    if grown < max(2.0 * MIN_ROOM * standing.limit, 0.5 * swapped):
+    highest = max(float(getattr(point, use.series)) for point in attempt.memory.points)
+    grown = highest - use.start
+    if grown < max(2.0 * MIN_ROOM * use.limit, 0.5 * swapped):
         return None
     return (
-        f"the machine swaps ({size(swapped)} since this attempt began) and steps have become slow, while the training's memory "
-        f"has grown by {size(grown)}: a fresh process begins low again"
+        f"the machine swaps ({size(swapped)} since this attempt began) and steps became slow, while the memory of the training "
+        f"grew by {size(grown)}: a fresh process starts with little memory again"
     )
 
 
@@ -200,20 +204,20 @@ def _is_slowed_by_swap(attempt: AttemptState) -> bool:
     pace = attempt.pace
     if pace.windows:
         window = pace.windows[-1]
-        slow = window.usual is not None and window.step_time >= SLOWER * window.usual
-        if slow and max(window.swapped_in, window.swap_grown) >= SWAPPED:
+        slow = window.usual is not None and window.step_time >= MIN_SLOWDOWN * window.usual
+        if slow and max(window.swapped_in, window.swap_grown) >= MIN_SWAPPED:
             return True
     if pace.epochs:
         epoch = pace.epochs[-1]
-        slow = epoch.usual is not None and epoch.seconds >= SLOWER * epoch.usual
-        return slow and max(epoch.swapped_in, epoch.swap_grown) >= SWAPPED
+        slow = epoch.usual is not None and epoch.seconds >= MIN_SLOWDOWN * epoch.usual
+        return slow and max(epoch.swapped_in, epoch.swap_grown) >= MIN_SWAPPED
     return False
 
 
-# --- where it stands --------------------------------------------------------------------------------------------------
+# --- current memory use -----------------------------------------------------------------------------------------------
 
 
-def _standings(state: RunState) -> Iterator[MemoryUse]:
+def _list_memory_uses(state: RunState) -> Iterator[MemoryUse]:
     attempt = state.attempt
     host = host_series(attempt.memory)
     limits: list[tuple[Series, Limit | None]] = [
@@ -227,12 +231,12 @@ def _standings(state: RunState) -> Iterator[MemoryUse]:
     now = _in_training(attempt, points[-1].step)
     for series, limit in limits:
         if limit is not None:
-            start = min(held_by(point, series) for point in points[first : first + BEGINNING])
-            yield MemoryUse(series, held_by(now, series), start, limit.bytes, limit.why)
+            start = min(get_bytes(point, series) for point in points[first : first + START_POINTS])
+            yield MemoryUse(series, get_bytes(now, series), start, limit.bytes, limit.why)
 
 
 def _in_training(attempt: AttemptState, step: int) -> Point:
-    """The newest point before a step that no validation is in: while it evaluates, no step is done."""
+    """Return the newest point before a step that is outside of validations. No step is done during a validation."""
     points = attempt.memory.points
     evaluations = list(attempt.memory.evaluations)[-EVALUATIONS:]
     before = (point for point in reversed(points) if point.step < step and not is_in_evaluation(point.at, evaluations))
@@ -240,34 +244,37 @@ def _in_training(attempt: AttemptState, step: int) -> Point:
     return found if found.at >= (attempt.first_step_at or 0.0) else points[-1]
 
 
-def _held_at_next_validation(attempt: AttemptState, standing: MemoryUse) -> float:
+def _held_at_next_validation(attempt: AttemptState, use: MemoryUse) -> float:
     evaluations = attempt.memory.evaluations
-    if not evaluations or standing.series == "allocated":
+    if not evaluations or use.series == "allocated":
         return 0.0
     last = evaluations[-1]
-    then = held_by(_in_training(attempt, last.step), standing.series)
-    return evaluation_held(last, standing.series) + max(0.0, standing.held - then)
+    then = get_bytes(_in_training(attempt, last.step), use.series)
+    return evaluation_bytes(last, use.series) + max(0.0, use.held - then)
 
 
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
-def _restart_s(attempt: AttemptState) -> float:
-    """What a restart costs: a snapshot, and all that comes before a first step."""
+def _restart_seconds(attempt: AttemptState) -> float:
+    """Return the cost of a restart: a snapshot, and everything before the first step."""
     start = (attempt.first_step_at or attempt.started.at) - attempt.started.at
-    return max(1.0, start) + _snapshot_s(attempt)
+    return max(1.0, start) + _snapshot_seconds(attempt)
 
 
-def _snapshot_s(attempt: AttemptState) -> float:
+def _snapshot_seconds(attempt: AttemptState) -> float:
     newest = attempt.snapshots.newest
     return newest.stall + newest.seconds if newest is not None else SNAPSHOT_S
 
 
 def _time_to_leave(attempt: AttemptState) -> float:
-    """Until a snapshot is taken and written, with some to spare: it begins after the step under way, not in a validation."""
+    """Return the time until a snapshot is taken and written, with a margin.
+
+    It starts after the current step, and not during a validation.
+    """
     samples = attempt.memory.samples
     between = samples[-1].at - samples[-2].at if len(samples) > 1 else 0.0
-    return 2.0 * _snapshot_s(attempt) + 3.0 * _seconds_a_step(attempt) + LOOKS * between + LOOKS_S
+    return 2.0 * _snapshot_seconds(attempt) + 3.0 * _seconds_a_step(attempt) + WAIT_SAMPLES * between + WAIT_S
 
 
 def _seconds_a_step(attempt: AttemptState) -> float:
@@ -275,6 +282,6 @@ def _seconds_a_step(attempt: AttemptState) -> float:
     return pace.windows[-1].step_time if pace.windows else pace.step_seconds / max(1, attempt.steps)
 
 
-def _is_done_within(state: RunState, seconds: float) -> bool:
+def _ends_within(state: RunState, seconds: float) -> bool:
     end = planned_end(state)
     return end is not None and (end - state.attempt.last_step) * _seconds_a_step(state.attempt) <= seconds

@@ -1,8 +1,8 @@
-"""What a rule is: one diagnosis, with its page of documentation and its own cases.
+"""The definition of a rule: one diagnosis, with its documentation page and its test cases.
 
 A rule reports, the engine collects, the policy decides: a rule never acts. Its `judge` is a pure function of the run state
-and is asked after each event of the kinds in `on`. Its cases are short histories that must make it speak or leave it
-silent; tests and documentation are made from them.
+and is called after each event of the types in `on`. Its cases are short histories that must trigger it or must not. Tests
+and documentation are generated from them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Kind = Literal["learning", "resources", "exit", "proof", "watching"]
 
 @dataclass(frozen=True)
 class Case:
-    """A short history of events, and what the rule must make of it."""
+    """A short history of events, and the expected result of the rule."""
 
     description: str
     history: list[AnyEvent]
     expected: Severity | None
-    """The severity of the finding, or None when the rule must stay silent."""
+    """The severity of the finding, or None if the rule must report nothing."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,14 @@ class Rule:
     judge: Callable[[RunState], Finding | None]
     cases: list[Case]
     page: str
-    """The module's docstring: what it means, why it happens, what to do, sources."""
+    """The docstring of the module: what the finding means, why it happens, what to do, sources."""
     limits: Mapping[str, float] = field(default_factory=dict)
     """Numbers that a user may set for one run (`--rule ID.NAME=VALUE`), with their defaults. `judge` reads them with
     `state.tuned(id, LIMITS)`."""
     words: tuple[str, ...] = ()
-    """Regular expressions of output lines that this rule wants to be told of while the training runs, as `printed`."""
+    """Regular expressions. Output lines that match while the training runs are recorded as `printed`."""
     retractable: bool = False
-    """It speaks of where the whole training stands with its newest validations: what is no longer so at an attempt's end is taken back."""
+    """The finding describes the state of the training at its newest validations. It is retracted if it no longer applies at
+    the end of an attempt."""
     cause: int = 0
-    """Among findings about the same death the highest names its cause; 0 when it never explains one."""
+    """Of several findings about the same failure, the one with the highest value is its cause; 0: it is never the cause."""

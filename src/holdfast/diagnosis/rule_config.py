@@ -1,4 +1,4 @@
-"""What a user sets for rules: `loss-constant=off`, `overfitting=note`, `loss-all-zero.steps=50`."""
+"""Rule settings of the user: `loss-constant=off`, `overfitting=note`, `loss-all-zero.steps=50`."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ HOW = "write --rule ID=off|note|warn, or --rule ID.LIMIT=NUMBER"
 
 
 def parse(settings: Iterable[str]) -> Tuning:
-    """The settings as the plan keeps them. Raises UsageError that names the nearest valid word."""
+    """Parse the settings into the form that the plan stores. Raise a UsageError that suggests the nearest valid word."""
     tuning: Tuning = {}
     for setting in settings:
         left, equals, value = setting.partition("=")
         if not equals:
-            raise UsageError(f"--rule {setting} sets nothing.", next_step=HOW)
+            raise UsageError(f"--rule {setting} has no value.", next_step=HOW)
         name, _, limit = left.partition(".")
         rule = rule_named(name)
         values = tuning.setdefault(rule.id, {})
         if limit:
-            values[_known(limit, rule.limits, f"limit of {rule.id}")] = _number(setting, value)
+            values[_check_word(limit, rule.limits, f"limit of {rule.id}")] = _parse_number(setting, value)
         else:
-            values["severity"] = _known(value, SEVERITIES, "severity")
+            values["severity"] = _check_word(value, SEVERITIES, "severity")
     return tuning
 
 
 def rule_named(name: str) -> Rule:
-    return by_id()[_known(name, by_id(), "rule")]
+    return by_id()[_check_word(name, by_id(), "rule")]
 
 
-def _known(word: str, words: Iterable[str], what: str) -> str:
-    known = list(words)
-    if word in known:
+def _check_word(word: str, words: Iterable[str], what: str) -> str:
+    valid = list(words)
+    if word in valid:
         return word
-    near = difflib.get_close_matches(word, known, n=3)
-    hint = f"did you mean {', '.join(near)}?" if near else ""
-    if not near:
-        hint = f"it is one of {', '.join(known)}" if len(known) in range(1, 9) else "holdfast rules lists them all"
-        hint = hint if known else "this rule has no limits to set; it can be switched off or capped"
+    matches = difflib.get_close_matches(word, valid, n=3)
+    hint = f"did you mean {', '.join(matches)}?" if matches else ""
+    if not matches:
+        hint = f"use one of {', '.join(valid)}" if len(valid) in range(1, 9) else "`holdfast rules` lists all of them"
+        hint = hint if valid else "this rule has no limits; it can be switched off or limited to a severity"
     raise UsageError(f"There is no {what} {word!r}.", next_step=hint)
 
 
-def _number(setting: str, value: str) -> float:
+def _parse_number(setting: str, value: str) -> float:
     try:
         number = float(value)
     except ValueError:
         number = math.nan
     if not math.isfinite(number) or number < 0:
-        raise UsageError(f"--rule {setting}: {value!r} is no number that a limit can be.", next_step=HOW)
+        raise UsageError(f"--rule {setting}: {value!r} is not a valid limit.", next_step=HOW)
     return number

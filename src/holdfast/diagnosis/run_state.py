@@ -1,6 +1,6 @@
-"""The state of a run that events add up to: what rules, policy, verdict and everything shown look at.
+"""The state of a run, accumulated from its events. Rules, policy, verdict and all views read it.
 
-`fold` takes one entry of the journal after the other. The same journal always gives the same state, live or replayed.
+`fold` takes the entries of the journal one by one. The same journal always gives the same state, live or replayed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from holdfast.diagnosis import aggregators
-from holdfast.diagnosis.aggregators.losses import add
+from holdfast.diagnosis.aggregators.losses import add_value
 from holdfast.diagnosis.series import Series
 from holdfast.schema import events
 from holdfast.schema.verdicts import Action
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class AttemptState:
-    """One life of the child process."""
+    """One attempt: one process of the training, from its start to its end."""
 
     def __init__(self, started: events.AttemptStarted) -> None:
         self.number = started.attempt
@@ -34,19 +34,19 @@ class AttemptState:
         self.torch: str | None = None
         self.attached: events.ProbeAttached | None = None
         self.others: list[events.ProbeAttached] = []
-        """Further processes that train: other ranks, or more than one under the same rank."""
+        """Other training processes: other ranks, or several processes with the same rank."""
         self.coverage: events.Coverage | None = None
         self.adapter: str | None = None
-        """The framework that was recognised, where one was."""
+        """The framework, if one was recognised."""
         self.settings: dict[str, Any] = {}
-        """What the framework trains with, where an adapter knows it."""
+        """The settings of the framework, if an adapter knows them."""
         self.first_step: int | None = None
         self.first_step_at: float | None = None
-        """When it was done."""
+        """The time when it was done."""
         self.first_step_s = 0.0
         self.last_step = started.resume.step if started.resume else 0
         self.epochs_before: int | None = 0
-        """Epochs that were done when it began, where they are counted anew in each life; None where that is not known."""
+        """Epochs done before this attempt, if the count restarts in each attempt; None if unknown."""
         self.epoch: int | None = None
         self.planned_epochs: int | None = None
         self.losses = aggregators.Losses()
@@ -60,7 +60,7 @@ class AttemptState:
         self.memory = aggregators.Memory()
         self.snapshots = aggregators.Snapshots()
         self.printed: dict[str, events.OutputMatched] = {}
-        """Lines of output that a rule asked for: rule -> the newest."""
+        """Lines of output that match a rule's `words`: rule -> the newest line."""
         self.notes: list[events.ProbeNote] = []
         self.signals: list[events.Signalled] = []
         self.suspended = False
@@ -69,22 +69,26 @@ class AttemptState:
         self.ended: events.AttemptEnded | None = None
         self.backed_up: events.CheckpointsBackedUp | None = None
         self.reloaded: dict[str, events.Reloaded] = {}
-        """Checkpoints that were read back after the end, by path."""
+        """Checkpoints that were read back after the attempt ended, by path."""
         self.decision: Decision | None = None
         self.restart_decision: Decision | None = None
-        """The newest decision to go on: a stop that the user asked for after it takes nothing of it back."""
+        """The newest decision to continue. A later stop at the user's request does not revoke it."""
         self.findings: list[Finding] = []
         self.findings_left_out = 0
-        """Of more than `MAX_FINDINGS` the first and the last are kept: no run of Holdfast's has so many."""
+        """Number of dropped findings. Beyond `MAX_FINDINGS`, only the first and the last are kept; runs of Holdfast itself
+        never have that many."""
 
     @property
     def steps(self) -> int:
-        """Steps that this attempt itself took."""
+        """The number of steps that this attempt itself has done."""
         return 0 if self.first_step is None else self.last_step - self.first_step + 1
 
     @property
     def resumed(self) -> events.Resume | None:
-        """Where it went on. The child's own word counts: it may find another snapshot than the supervisor knew of."""
+        """The point from which this attempt resumed.
+
+        What the process itself reports takes precedence: it may find another snapshot than the supervisor knew of.
+        """
         restored = self.snapshots.restored
         if restored is None:
             return self.started.resume
@@ -100,7 +104,7 @@ class AttemptState:
 
     @property
     def finished(self) -> bool:
-        """It ended by itself and said that all is well."""
+        """Whether the process exited on its own, with code 0."""
         return self.ended is not None and self.ended.code == 0 and self.ended.stopped_by is None
 
     def found(self, rule: str) -> Finding | None:
@@ -115,35 +119,41 @@ class RunState:
         self.attempts: list[AttemptState] = []
         self.ended: events.RunEnded | None = None
         self.loss = Series()
-        """Over all attempts, by the run's own step numbers; steps done again after a restart count again."""
+        """The losses of all attempts, by step number of the run. Steps repeated after a restart count again."""
         self.last_at = 0.0
         self.away = 0.0
-        """Seconds in which nothing ran: between a stop, or the last sign of life, and the resume."""
-        self._left_at: float | None = None
-        """Where the record of an attempt ends that nobody saw the end of."""
+        """Seconds in which nothing ran: from a stop, or from the last recorded event, to the resume."""
+        self._record_ended_at: float | None = None
+        """The time of the last event of an attempt whose end was not recorded."""
 
     @property
     def attempt(self) -> AttemptState:
-        """The newest."""
+        """The newest attempt."""
         return self.attempts[-1]
 
     @property
     def ancestry(self) -> list[AttemptState]:
-        """The attempts that the newest one's state comes from, itself last: what was before a start over is another training."""
+        """The attempts that the state of the newest attempt is derived from, the newest last.
+
+        Attempts before a start over belong to another training.
+        """
         begins = [place for place, attempt in enumerate(self.attempts) if attempt.starts_over]
         return self.attempts[begins[-1] :] if begins else self.attempts
 
     @property
     def validated(self) -> list[Metrics]:
-        """What the validations of this training came to, attempt by attempt: see `over_attempts`."""
+        """The results of the validations of this training, by attempt. See `over_attempts`."""
         return [attempt.metrics for attempt in self.ancestry]
 
     @property
     def last_step(self) -> int:
-        """How far the run has come: an attempt that started over has its own count, and the one before may have come further."""
+        """The last step of the run.
+
+        An attempt that started over has its own count, which may be lower than that of the attempt before it.
+        """
         if not self.attempts:
             return 0
-        return self.attempt.last_step if self.attempt.steps else max(one.last_step for one in self.attempts)
+        return self.attempt.last_step if self.attempt.steps else max(attempt.last_step for attempt in self.attempts)
 
     @property
     def findings(self) -> list[Finding]:
@@ -151,7 +161,7 @@ class RunState:
 
     @property
     def memory_limit(self) -> int | None:
-        """What the training may hold: the plan's budget, else what the machine or its container has."""
+        """The memory that the training may use: the plan's budget, or else that of the machine or its container."""
         if self.started is None:
             return None
         return self.started.memory_budget or self.started.memory_total
@@ -161,43 +171,43 @@ class RunState:
         return self.started is not None and self.started.platform.lower().startswith(("macos", "darwin"))
 
     def tuned(self, rule: str, limits: Mapping[str, float]) -> Mapping[str, float]:
-        """A rule's limits, as the user set them for this run."""
+        """Return the limits of a rule, with the values that the user set for this run."""
         tuning = self.started.tuning.get(rule) if self.started is not None else None
         if not tuning:
             return limits
         return {name: float(tuning.get(name, value)) for name, value in limits.items()}
 
     def most_severe(self, rule: str) -> Severity | Literal["off"]:
-        """The most that a rule may say in this run."""
+        """Return the highest severity that a rule may report in this run."""
         tuning = self.started.tuning.get(rule) if self.started is not None else None
-        said = tuning.get("severity", "fatal") if tuning else "fatal"
-        return said if said in ("off", "note", "warn") else "fatal"  # type: ignore[return-value]
+        severity = tuning.get("severity", "fatal") if tuning else "fatal"
+        return severity if severity in ("off", "note", "warn") else "fatal"  # type: ignore[return-value]
 
     def fold(self, entry: Entry) -> None:
         event = entry.event
         if isinstance(event, events.RunContinued):
             self.away += max(0.0, event.at - self.last_at)
-            self._left_at = self.last_at
+            self._record_ended_at = self.last_at
             if self.attempts:
-                self.attempt.signals.clear()  # who goes on has taken back what they asked for
-        elif isinstance(event, events.AttemptEnded) and self._left_at is not None and event.at < self.last_at:
-            # It may have lived on for a while after the last of its events that are known.
-            self.away -= max(0.0, event.at - self._left_at)
+                self.attempt.signals.clear()  # a resume revokes earlier requests to stop
+        elif isinstance(event, events.AttemptEnded) and self._record_ended_at is not None and event.at < self.last_at:
+            # The process may have run for a while after its last recorded event.
+            self.away -= max(0.0, event.at - self._record_ended_at)
         self.last_at = max(self.last_at, event.at)
         if isinstance(event, events.AttemptStarted):
-            self._left_at = None
-            self._begin(event)
+            self._record_ended_at = None
+            self._start_attempt(event)
         elif isinstance(event, events.RunStarted):
             self.started = event
         elif isinstance(event, events.RunEnded):
             self.ended = event
         elif isinstance(event, events.FindingMade) and event.finding.retracted:
-            self._take_back(event.finding.rule)
+            self._retract(event.finding.rule)
         elif self.attempts:
             self._fold_into(self.attempt, entry)
 
-    def _begin(self, started: events.AttemptStarted) -> None:
-        """Losses of a state that was given up, or of a training that starts over, say nothing about this one."""
+    def _start_attempt(self, started: events.AttemptStarted) -> None:
+        """Begin a new attempt. Discard the losses of a state that was given up, or of a training that starts over."""
         before = self.attempts[-1].restart_decision if self.attempts else None
         over = started.resume is None or started.resume.how == "start over"
         if over:
@@ -205,12 +215,15 @@ class RunState:
         elif before is not None and before.discard_from is not None and started.resume is not None:
             self.loss = self.loss.until(started.resume.step)
         attempt = AttemptState(started)
-        attempt.epochs_before = self._epochs_before(started.resume)
+        attempt.epochs_before = self._count_epochs_before(started.resume)
         self.attempts.append(attempt)
         self.ended = None
 
-    def _epochs_before(self, resume: events.Resume | None) -> int | None:
-        """A command that goes on from a checkpoint of its own has its loader's passes counted from 1 again."""
+    def _count_epochs_before(self, resume: events.Resume | None) -> int | None:
+        """Return the epochs done before a resume.
+
+        If a command resumes from its own checkpoint, the passes of its loader are counted from 1 again.
+        """
         if resume is None or resume.how not in ("command", "environment"):
             return 0
         if not resume.step or any(attempt.epochs_before is None for attempt in self.ancestry):
@@ -220,7 +233,7 @@ class RunState:
         ]
         return max(done, default=0)
 
-    def _take_back(self, rule: str) -> None:
+    def _retract(self, rule: str) -> None:
         for attempt in self.ancestry:
             attempt.findings = [made for made in attempt.findings if made.rule != rule or made.severity == "fatal"]
 
@@ -229,7 +242,7 @@ class RunState:
         if entry.rank is not None and not (entry.primary and entry.rank == 0):
             _fold_other_optimizers(attempt, event)
         elif isinstance(event, (events.Step, events.Steps)):
-            add(self.loss, event, event.loss)
+            add_value(self.loss, event, event.loss)
             _fold_steps(attempt, event)
         else:
             if isinstance(event, events.Epoch) and event.source == "loader" and attempt.epochs_before:
@@ -239,11 +252,11 @@ class RunState:
 
 
 def _fold_other_optimizers(attempt: AttemptState, event: events.AnyEvent) -> None:
-    """Rank 0 is the run's clock. Of other ranks and processes only what is compared with it counts."""
+    """Fold an event of another rank or process: only what is compared with rank 0, whose steps are the run's steps."""
     if isinstance(event, events.ProbeAttached):
-        _keep(attempt.others, event, MAX_KEPT)
+        _append_bounded(attempt.others, event, MAX_KEPT)
     elif isinstance(event, events.Checksum):
-        _checksum(attempt, event)
+        _fold_checksum(attempt, event)
 
 
 def _fold_steps(attempt: AttemptState, event: events.Step | events.Steps) -> None:
@@ -260,25 +273,25 @@ def _fold_steps(attempt: AttemptState, event: events.Step | events.Steps) -> Non
     attempt.pace.fold(event)
 
 
-def _hello(attempt: AttemptState, event: events.ProbeAttached) -> None:
+def _fold_attached(attempt: AttemptState, event: events.ProbeAttached) -> None:
     attempt.attached = event
     attempt.torch = event.torch
 
 
-def _observed(attempt: AttemptState, event: events.Coverage) -> None:
+def _fold_coverage(attempt: AttemptState, event: events.Coverage) -> None:
     attempt.coverage = event
     if event.kinds.get("ultralytics", "").startswith("seen"):
         attempt.adapter = "ultralytics"
 
 
-def _restored(attempt: AttemptState, event: events.Restored) -> None:
-    """Before the first step, so that the steps go on from there."""
+def _fold_restored(attempt: AttemptState, event: events.Restored) -> None:
+    """Record the restored snapshot. Before the first step, set the step count to continue from it."""
     attempt.snapshots.restored = event
     if attempt.first_step is None:
         attempt.last_step = event.step
 
 
-def _epoch(attempt: AttemptState, event: events.Epoch) -> None:
+def _fold_epoch(attempt: AttemptState, event: events.Epoch) -> None:
     if event.source != "loader":
         attempt.adapter = event.source
     elif attempt.epochs_before is None:
@@ -287,78 +300,78 @@ def _epoch(attempt: AttemptState, event: events.Epoch) -> None:
     attempt.planned_epochs = event.planned
 
 
-def _checksum(attempt: AttemptState, event: events.Checksum) -> None:
+def _fold_checksum(attempt: AttemptState, event: events.Checksum) -> None:
     attempt.weights.fold_checksum(event, attempt.attached.world_size if attempt.attached is not None else 0)
 
 
-def _finding(attempt: AttemptState, event: events.FindingMade) -> None:
+def _fold_finding(attempt: AttemptState, event: events.FindingMade) -> None:
     finding = event.finding
     if finding.updated:
         places = [place for place, made in enumerate(attempt.findings) if made.rule == finding.rule]
         if places:
             attempt.findings[places[-1]] = finding
             return
-    attempt.findings_left_out += _keep(attempt.findings, finding, MAX_FINDINGS)
+    attempt.findings_left_out += _append_bounded(attempt.findings, finding, MAX_FINDINGS)
 
 
-def _printed(attempt: AttemptState, event: events.OutputMatched) -> None:
+def _fold_printed(attempt: AttemptState, event: events.OutputMatched) -> None:
     if len(attempt.printed) < MAX_KEPT or event.rule in attempt.printed:
         attempt.printed[event.rule] = event
 
 
-def _reloaded(attempt: AttemptState, event: events.Reloaded) -> None:
+def _fold_reloaded(attempt: AttemptState, event: events.Reloaded) -> None:
     if len(attempt.reloaded) < MAX_KEPT or event.path in attempt.reloaded:
         attempt.reloaded[event.path] = event
 
 
-def _ended(attempt: AttemptState, event: events.AttemptEnded) -> None:
+def _fold_ended(attempt: AttemptState, event: events.AttemptEnded) -> None:
     attempt.ended = event
     attempt.first_step = event.first_step if attempt.first_step is None else attempt.first_step
     attempt.last_step = max(attempt.last_step, event.last_step)
 
 
-def _decision(attempt: AttemptState, event: events.DecisionMade) -> None:
+def _fold_decision(attempt: AttemptState, event: events.DecisionMade) -> None:
     attempt.decision = event.decision
     if event.decision.action is not Action.STOP:
         attempt.restart_decision = event.decision
 
 
-KEPT_NOTES = 64
+MAX_NOTES = 64
 MAX_FINDINGS = 1000
-"""Of one attempt."""
+"""Findings of one attempt."""
 MAX_KEPT = 1000
-"""Of other events of one attempt of which readers look at each."""
+"""Events of one attempt, for each other kind of event whose events are kept individually."""
 
 
-def _keep(kept: list[Any], item: Any, most: int) -> int:
-    """Add it. What lies between the first and the last is given up beyond `most`: how many were."""
-    kept.append(item)
-    if len(kept) <= most:
+def _append_bounded(items: list[Any], item: Any, limit: int) -> int:
+    """Append an item. Beyond `limit`, drop one from the middle. Return the number of dropped items."""
+    items.append(item)
+    if len(items) <= limit:
         return 0
-    del kept[most // 2]
+    del items[limit // 2]
     return 1
 
 
 Fold = Callable[[AttemptState, Any], object]
 _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
-    events.Interpreter: (lambda attempt, event: _keep(attempt.interpreters, event, MAX_KEPT),),
+    events.Interpreter: (lambda attempt, event: _append_bounded(attempt.interpreters, event, MAX_KEPT),),
     events.TorchImported: (lambda attempt, event: setattr(attempt, "torch", event.torch),),
-    events.ProbeAttached: (_hello,),
-    events.Coverage: (_observed,),
+    events.ProbeAttached: (_fold_attached,),
+    events.Coverage: (_fold_coverage,),
     events.Settings: (lambda attempt, event: setattr(attempt, "settings", event.values),),
     events.Epoch: (
-        _epoch,
+        _fold_epoch,
         lambda attempt, event: attempt.batches.fold_epoch(event),
         lambda attempt, event: attempt.pace.fold_epoch(event),
         lambda attempt, event: attempt.memory.fold_epoch(event),
     ),
-    events.Gradients: (lambda attempt, event: attempt.gradients.fold_look(event),),
+    events.Gradients: (lambda attempt, event: attempt.gradients.fold_sample(event),),
     events.Skipped: (lambda attempt, event: attempt.gradients.fold_skipped(event),),
     events.StaleGradients: (lambda attempt, event: attempt.gradients.fold_stale(event),),
     events.Graph: (lambda attempt, event: setattr(attempt.weights, "graph", event),),
-    events.WeightUpdates: (lambda attempt, event: attempt.weights.fold_movement(event),),
+    events.WeightUpdates: (lambda attempt, event: attempt.weights.fold_updates(event),),
     events.Frozen: (lambda attempt, event: attempt.weights.fold_frozen(event),),
-    events.Checksum: (_checksum,),
+    events.Checksum: (_fold_checksum,),
     events.ProcessExiting: (lambda attempt, event: setattr(attempt.pace, "exiting_at", event.at),),
     events.Evaluation: (
         lambda attempt, event: attempt.pace.fold_evaluation(event),
@@ -372,8 +385,8 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
     ),
     events.Snapshot: (lambda attempt, event: attempt.snapshots.fold(event),),
     events.SnapshotFailed: (lambda attempt, event: attempt.snapshots.fold_failed(event),),
-    events.SnapshotCorrupt: (lambda attempt, event: attempt.snapshots.fold_torn(event),),
-    events.Restored: (_restored,),
+    events.SnapshotCorrupt: (lambda attempt, event: attempt.snapshots.fold_corrupt(event),),
+    events.Restored: (_fold_restored,),
     events.Replayed: (lambda attempt, event: attempt.snapshots.fold_replayed(event),),
     events.Memory: (lambda attempt, event: attempt.memory.fold_device(event),),
     events.Sample: (
@@ -381,23 +394,21 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
         lambda attempt, event: attempt.pace.fold_sample(event),
     ),
     events.Slept: (lambda attempt, event: attempt.pace.fold_slept(event),),
-    events.ProbeNote: (
-        lambda attempt, event: attempt.notes.append(event) if len(attempt.notes) < KEPT_NOTES else None,
-    ),
-    events.OutputMatched: (_printed,),
+    events.ProbeNote: (lambda attempt, event: attempt.notes.append(event) if len(attempt.notes) < MAX_NOTES else None,),
+    events.OutputMatched: (_fold_printed,),
     events.Suspended: (lambda attempt, _event: setattr(attempt, "suspended", True),),
     events.Continued: (
         lambda attempt, _event: setattr(attempt, "suspended", False),
         lambda attempt, event: attempt.pace.fold_continued(event),
     ),
-    events.Signalled: (lambda attempt, event: _keep(attempt.signals, event, MAX_KEPT),),
+    events.Signalled: (lambda attempt, event: _append_bounded(attempt.signals, event, MAX_KEPT),),
     events.NoProgress: (lambda attempt, event: setattr(attempt, "no_progress", event),),
     events.Stacks: (lambda attempt, event: setattr(attempt, "stacks", event),),
-    events.FindingMade: (_finding,),
-    events.AttemptEnded: (_ended,),
+    events.FindingMade: (_fold_finding,),
+    events.AttemptEnded: (_fold_ended,),
     events.CheckpointsBackedUp: (lambda attempt, event: setattr(attempt, "backed_up", event),),
-    events.Reloaded: (_reloaded,),
-    events.DecisionMade: (_decision,),
+    events.Reloaded: (_fold_reloaded,),
+    events.DecisionMade: (_fold_decision,),
 }
 
 

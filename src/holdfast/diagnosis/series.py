@@ -1,4 +1,4 @@
-"""A series of any length in bounded memory, exact in its totals and even in its detail."""
+"""A series of any length in bounded memory, with exact totals and uniform resolution."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class Point(NamedTuple):
-    """Consecutive values, as one."""
+    """One or more consecutive values, merged."""
 
     step: int
-    """The last of the steps that it stands for."""
+    """The step of the last value."""
     n: int
     mean: float
     low: float
@@ -21,29 +21,29 @@ class Point(NamedTuple):
 
 
 class Series:
-    """Values by step. When there are too many points, neighbours are joined two by two."""
+    """Values by step. When there are too many points, neighbours are merged in pairs."""
 
     def __init__(self, most: int = 2048) -> None:
         self.points: list[Point] = []
         self._most = most
         self._per_point = 1
         self.count = 0
-        """Finite values seen."""
+        """Number of finite values."""
         self.zeros = 0
         self.zeros_at_first = 0
-        """Values that were exactly zero before any was not."""
+        """Number of values that were exactly zero before the first nonzero value."""
         self.same_in_a_row = 0
-        """Values up to the newest that are all exactly the same."""
+        """Number of consecutive values, up to the newest, that are exactly the same."""
         self.first: float | None = None
         """The first finite value."""
         self.highest = -math.inf
         self.lowest = math.inf
         self.nonfinite = 0
-        """Values that were not finite."""
+        """Number of values that were not finite."""
         self.nonfinite_in_a_row = 0
         self.first_nonfinite_step: int | None = None
         self.nonfinite_since: int | None = None
-        """Where the values up to the newest stopped being finite; None where the newest is."""
+        """The step since which no value was finite; None if the newest value is finite."""
         self.last_nonfinite_step: int | None = None
         self.last: float | None = None
         """The last value, finite or not."""
@@ -58,7 +58,7 @@ class Series:
     def add_many(
         self, step: int, *, n: int, mean: float, low: float, high: float, zeros: int, last: float, nonfinite: int = 0
     ) -> None:
-        """A window of `n` finite values and `nonfinite` others, ending at `step`."""
+        """Add a window of `n` finite values and `nonfinite` others that ends at `step`."""
         if nonfinite:
             self._add_nonfinite(step, nonfinite)
         if not n:
@@ -76,28 +76,27 @@ class Series:
         self.count += n
         self.zeros += zeros
         self.last = last
-        self._join_or_append(Point(step, n, mean, low, high))
+        self._merge_or_append(Point(step, n, mean, low, high))
         if len(self.points) > self._most:
             self._per_point *= 2
             pairs = range(0, len(self.points) - 1, 2)
             rest = self.points[len(self.points) // 2 * 2 :]
-            self.points = [_joined(self.points[i], self.points[i + 1]) for i in pairs] + rest
+            self.points = [_merge(self.points[i], self.points[i + 1]) for i in pairs] + rest
 
-    def add_spread(self, step: int, spread: WindowStats) -> None:
-        """The window that an event holds."""
+    def add_window(self, step: int, window: WindowStats) -> None:
         self.add_many(
             step,
-            n=spread.n,
-            mean=spread.mean,
-            low=spread.low,
-            high=spread.high,
-            zeros=spread.zeros,
-            last=spread.last,
-            nonfinite=spread.nonfinite,
+            n=window.n,
+            mean=window.mean,
+            low=window.low,
+            high=window.high,
+            zeros=window.zeros,
+            last=window.last,
+            nonfinite=window.nonfinite,
         )
 
     def until(self, step: int) -> Series:
-        """The same as it was at a step, as far as its points tell them apart; what was not finite is not in it."""
+        """Return the series as it was at a step, at the resolution of its points and without the values that were not finite."""
         kept = Series(self._most)
         kept._per_point = self._per_point
         for point in self.points:
@@ -117,25 +116,25 @@ class Series:
         if self.last_nonfinite_step is None or step > self.last_nonfinite_step:
             self.last_nonfinite_step = step
 
-    def _join_or_append(self, point: Point) -> None:
+    def _merge_or_append(self, point: Point) -> None:
         if self.points and self.points[-1].n + point.n <= self._per_point:
-            self.points[-1] = _joined(self.points[-1], point)
+            self.points[-1] = _merge(self.points[-1], point)
         else:
             self.points.append(point)
 
 
-def _joined(a: Point, b: Point) -> Point:
+def _merge(a: Point, b: Point) -> Point:
     n = a.n + b.n
     return Point(b.step, n, (a.mean * a.n + b.mean * b.n) / n, min(a.low, b.low), max(a.high, b.high))
 
 
 class Fall(NamedTuple):
-    """How a series moved between its first and its last tenth, against its own noise."""
+    """The change of a series from its first to its last tenth, and its noise."""
 
     early: float
     late: float
     noise: float
-    """Standard error of the difference."""
+    """The standard error of the difference."""
 
     @property
     def beyond_noise(self) -> bool:
@@ -143,7 +142,7 @@ class Fall(NamedTuple):
 
 
 def fall(series: Series, *, least_points: int = 10) -> Fall | None:
-    """None where there are too few points to tell a fall from noise."""
+    """Return the change of a series; None if it has too few points to distinguish a fall from noise."""
     points = series.points
     if len(points) < least_points:
         return None
@@ -155,13 +154,13 @@ def fall(series: Series, *, least_points: int = 10) -> Fall | None:
 def mean_of(values: list[float]) -> float:
     try:
         return math.fsum(values) / len(values)
-    except OverflowError:  # each of them is finite, and their sum is not
+    except OverflowError:  # the values are finite, but their sum is not
         return math.fsum(value / len(values) for value in values)
 
 
 def _variance(values: list[float]) -> float:
     middle = mean_of(values)
-    squares = [(v - middle) * (v - middle) for v in values]  # infinite where ** would raise
+    squares = [(v - middle) * (v - middle) for v in values]  # infinite, where ** would raise
     try:
         return math.fsum(squares) / (len(values) - 1)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""Why some time of a training was slower than the time before it, told apart by what the machine did meanwhile."""
+"""Why a period of a training was slower than the periods before it, inferred from what the machine did at the same time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 SWAPPED = "the machine ran out of memory and swapped"
 WAITED = "it waited for data"
-"""Causes that something can be changed about: the ladder knows them by these words."""
+"""Causes with a remedy. The remedies recognize them by these texts."""
 
 
 class Slowdown(NamedTuple):
-    """Something that took far longer than it did before."""
+    """An epoch or a window of steps that took much longer than those before it."""
 
     what: str
     took: float
@@ -27,7 +27,7 @@ class Slowdown(NamedTuple):
     now: Period
     before: Sequence[Period]
     same_work: bool
-    """True where it is known to have been as much work as before: an epoch is, a window of steps need not be."""
+    """Whether it is known to be the same amount of work as before: true for an epoch, not for a window of steps."""
 
     @property
     def more(self) -> float:
@@ -41,18 +41,23 @@ class Slowdown(NamedTuple):
 class Cause(NamedTuple):
     name: str
     message: str
-    """For the message, a clause."""
+    """A clause for the message of the finding."""
     evidence: str
     remedies: tuple[str, ...]
 
 
-def causes(slow: Slowdown, memory_total: int | None, limits: Mapping[str, float]) -> list[Cause]:
-    """The likeliest first; empty where nothing in the record explains it."""
-    found = [_swap(slow, memory_total, limits), _data(slow, limits), _load(slow, limits), _pause(slow)]
+def find_causes(slow: Slowdown, memory_total: int | None, limits: Mapping[str, float]) -> list[Cause]:
+    """Return the possible causes, the most likely first; empty if nothing in the record explains the slowdown."""
+    found = [
+        _check_swap(slow, memory_total, limits),
+        _check_data_wait(slow, limits),
+        _check_load(slow, limits),
+        _check_pause(slow),
+    ]
     return [cause for cause in found if cause is not None]
 
 
-def _swap(slow: Slowdown, memory_total: int | None, limits: Mapping[str, float]) -> Cause | None:
+def _check_swap(slow: Slowdown, memory_total: int | None, limits: Mapping[str, float]) -> Cause | None:
     now = slow.now
     least = limits["swap_mib"] * MIB
     usual = median(period.swapped_in for period in slow.before) if slow.before else 0.0
@@ -60,10 +65,10 @@ def _swap(slow: Slowdown, memory_total: int | None, limits: Mapping[str, float])
     if now.swapped_in >= max(least, 3.0 * usual):
         signs.append(f"{size(now.swapped_in)} were read back from swap")
     if now.swap_grown >= least:
-        signs.append(f"what is in swap grew by {size(now.swap_grown)}")
+        signs.append(f"swap usage grew by {size(now.swap_grown)}")
     low = now.least_available
     if low is not None and memory_total and low < limits["available_part"] * memory_total:
-        signs.append(f"only {size(low)} of memory were left")
+        signs.append(f"only {size(low)} of memory was available")
     if not signs:
         return None
     return Cause(
@@ -73,12 +78,12 @@ def _swap(slow: Slowdown, memory_total: int | None, limits: Mapping[str, float])
         (
             "use a smaller batch with more gradient accumulation, and close other programs",
             "switch off dataset caching (Ultralytics: cache=False)",
-            "go on in a fresh process from the last checkpoint, if memory has grown since the start",
+            "resume from the last checkpoint in a fresh process, if memory has grown since the start",
         ),
     )
 
 
-def _data(slow: Slowdown, limits: Mapping[str, float]) -> Cause | None:
+def _check_data_wait(slow: Slowdown, limits: Mapping[str, float]) -> Cause | None:
     now = slow.now
     waits = [period.data_wait / period.steps for period in slow.before if period.steps]
     if not now.steps or not waits or not now.step_seconds:
@@ -91,15 +96,15 @@ def _data(slow: Slowdown, limits: Mapping[str, float]) -> Cause | None:
         "data",
         WAITED,
         f"waiting for data took {duration(now.data_wait)} of {duration(now.step_seconds)},"
-        f" {now.data_wait / now.steps:.3g} s a step against {usual:.3g} s before",
+        f" {now.data_wait / now.steps:.3g} s per step compared with {usual:.3g} s before",
         (
             "use more loader workers, or cache the data on a local disk",
-            "look at the disk or network that the data comes from",
+            "check the disk or network that the data comes from",
         ),
     )
 
 
-def _load(slow: Slowdown, limits: Mapping[str, float]) -> Cause | None:
+def _check_load(slow: Slowdown, limits: Mapping[str, float]) -> Cause | None:
     own, others = slow.now.own_load, slow.now.others_load
     own_before = [period.own_load for period in slow.before if period.own_load is not None]
     others_before = [period.others_load for period in slow.before if period.others_load is not None]
@@ -110,19 +115,19 @@ def _load(slow: Slowdown, limits: Mapping[str, float]) -> Cause | None:
     return Cause(
         "load",
         "other programs kept the machine busy",
-        f"the training got {own:.2f} processors, {median(own_before):.2f} before;"
-        f" the load of others was {others:.1f}, {median(others_before):.1f} before",
-        ("find what else runs on this machine (top), and stop or postpone it",),
+        f"the training used {own:.2f} processors, compared with {median(own_before):.2f} before;"
+        f" the load of other programs was {others:.1f}, compared with {median(others_before):.1f} before",
+        ("find out what else runs on this machine (top), and stop or postpone it",),
     )
 
 
-def _pause(slow: Slowdown) -> Cause | None:
+def _check_pause(slow: Slowdown) -> Cause | None:
     now = slow.now
     if now.steps < 10 or now.slowest < 0.8 * slow.more:
         return None
     return Cause(
         "pause",
-        "one long pause makes up most of it, the other steps were as fast as ever",
+        "one long pause accounts for most of it; the other steps were as fast as before",
         f"the longest of {now.steps} steps took {duration(now.slowest)}",
-        ("look at what the training does there: saving, an evaluation of its own, drawing",),
+        ("check what the training does at this point: saving, its own evaluation, or plotting",),
     )

@@ -1,4 +1,4 @@
-"""The course of a run that has several stages: what its journal tells, what a stage reached, and whether the next may begin."""
+"""A run with several stages: its state from the journal, the result of a stage, and whether the next stage may start."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from holdfast.storage.journal import Entry
 
 SCORE = "mAP50-95"
-"""What stages are compared by."""
+"""The metric that stages are compared by."""
 FINISHED = (Outcome.LEARNED.value, Outcome.UNPROVEN.value)
 
 
 @dataclass
 class StageState:
-    """One stage, as far as it has come."""
+    """The state of one stage."""
 
     number: int
     name: str
@@ -37,7 +37,7 @@ class StageState:
 
     @property
     def passed(self) -> bool:
-        """It is done with, and the next may begin."""
+        """Whether the stage is complete and the next may start."""
         if self.left_out is not None:
             return True
         return self.ended is not None and self.ended.verdict in FINISHED and self.ended.gate == "open"
@@ -50,7 +50,7 @@ class StagedRun:
     ended: events.RunEnded | None = None
 
     def stage(self, number: int, name: str) -> StageState:
-        """Known from now on."""
+        """Return the stage with this number. Add it if it is new."""
         found = next((stage for stage in self.stages if stage.number == number), None)
         if found is None:
             found = StageState(number, name)
@@ -58,7 +58,7 @@ class StagedRun:
         return found
 
     def done_with(self, number: int) -> bool:
-        """It passed. One that was left out is measured again, unless a later one has begun."""
+        """Return whether a stage passed. A skipped stage is measured again, unless a later stage has started."""
         found = next((stage for stage in self.stages if stage.number == number), None)
         later = any(stage.started is not None for stage in self.stages if stage.number > number)
         return found is not None and found.passed and (found.left_out is None or later)
@@ -68,8 +68,10 @@ class StagedRun:
         return self.best_before(1 + max((stage.number for stage in self.stages), default=0))
 
     def best_before(self, number: int) -> events.StageEnded | None:
-        """The stage before this one whose result is the best; of several that cannot be compared, the newest."""
-        done = [each.ended for each in self.stages if each.number < number and each.passed and each.ended is not None]
+        """Return the stage before this one with the best result; of stages that cannot be compared, the newest."""
+        done = [
+            stage.ended for stage in self.stages if stage.number < number and stage.passed and stage.ended is not None
+        ]
         return max(done, key=lambda ended: (ended.score or 0.0, ended.stage), default=None)
 
 
@@ -95,22 +97,23 @@ def load_staged_run(entries: Iterable[Entry]) -> StagedRun:
 CARRIED = re.compile(
     r"device|assigner|amp|workers|cache|plots|batch|nbs|weight_decay|(validation|clear_cache|environment)\..*|-.*|.*="
 )
-"""Changes that answer this machine or this data: the next stage would come to them again. Image sizes and rates are each stage's own."""
+"""Changes that depend on this machine or this data: the next stage would need them again. Image sizes and learning rates
+belong to each stage."""
 
 
-def carried_on(states: Iterable[RunState]) -> list[Change]:
-    """What the stages before had to do otherwise, the newest of each."""
-    made: dict[str, Change] = {}
+def collect_carried_changes(states: Iterable[RunState]) -> list[Change]:
+    """Return the changes that earlier stages had to make, the newest for each setting."""
+    changes: dict[str, Change] = {}
     for state in states:
         for attempt in state.attempts:
             for change in attempt.started.changes:
                 if CARRIED.fullmatch(change.setting):
-                    made[change.setting] = change
-    return list(made.values())
+                    changes[change.setting] = change
+    return list(changes.values())
 
 
 class Result(NamedTuple):
-    """What a stage leaves behind."""
+    """The result of a stage."""
 
     metric: str | None
     reached: float | None
@@ -121,8 +124,8 @@ class Result(NamedTuple):
 
 
 def result_of(state: RunState, metric: str) -> Result:
-    """The best of a metric while the stage trained, and the files that it leaves."""
-    values = _values(state, metric)
+    """Return the best value of a metric during the stage, and the files that the stage produced."""
+    values = _get_values(state, metric)
     saved = {re.split(r"[\\/]", path)[-1]: path for attempt in state.attempts for path in attempt.saves.by_path}
     good = last_good(state)
     last = saved.get("last.pt") or (good.path if good is not None else None)
@@ -130,53 +133,53 @@ def result_of(state: RunState, metric: str) -> Result:
     return Result(
         metric=metric if values else None,
         reached=max(values, default=None),
-        score=max(_values(state, SCORE), default=None),
+        score=max(_get_values(state, SCORE), default=None),
         best=saved.get("best.pt") or last,
         last=last,
         folder=str(folder) if folder is not None else None,
     )
 
 
-def _values(state: RunState, metric: str) -> list[float]:
+def _get_values(state: RunState, metric: str) -> list[float]:
     several = state.validated
     if metric in ("F1", "F2"):
         weight = 1.0 if metric == "F1" else 4.0
-        pairs = zip(_track(several, "precision"), _track(several, "recall"), strict=False)
+        pairs = zip(_get_track(several, "precision"), _get_track(several, "recall"), strict=False)
         return [(1 + weight) * p * r / (weight * p + r) if p and r else 0.0 for p, r in pairs]
-    return _track(several, metric)
+    return _get_track(several, metric)
 
 
-def _track(several: list[Metrics], metric: str) -> list[float]:
-    """A metric by its name as people write it: Ultralytics calls its mAP50 `metrics/mAP50(B)`."""
+def _get_track(several: list[Metrics], metric: str) -> list[float]:
+    """Return a metric by its common name: Ultralytics calls mAP50 `metrics/mAP50(B)`."""
     wanted = re.compile(r"(?:metrics/)?" + re.escape(metric) + r"(?:\([A-Z]\))?", re.IGNORECASE)
     names = [name for metrics in several for name in metrics.names() if wanted.fullmatch(name)]
     return over_attempts(several, names[0]).values if names else []
 
 
-def gate(asked: Gate, result: Result, before: events.StageEnded | None) -> tuple[bool, str]:
-    """Whether the next stage may begin, and why."""
+def check_gate(gate: Gate, result: Result, before: events.StageEnded | None) -> tuple[bool, str]:
+    """Return whether the next stage may start, and why."""
     if result.reached is None:
-        if asked.at_least is None and not asked.must_improve:
-            return True, f"no {asked.metric} was seen: there is nothing to hold the gate against"
-        return False, f"no {asked.metric} was seen, and the plan asks for one"
-    said = f"{asked.metric} reached {result.reached:.4g}"
-    if asked.at_least is None and result.reached <= 0.0:
-        return False, f"{said}: nothing was learned that could be carried on"
-    if asked.at_least is not None and result.reached < asked.at_least:
-        return False, f"{said}; the plan asks for {asked.at_least:g}"
+        if gate.at_least is None and not gate.must_improve:
+            return True, f"no {gate.metric} was recorded, and the plan does not require one"
+        return False, f"no {gate.metric} was recorded, and the plan requires one"
+    reached = f"{gate.metric} reached {result.reached:.4g}"
+    if gate.at_least is None and result.reached <= 0.0:
+        return False, f"{reached}: nothing was learned that the next stage could build on"
+    if gate.at_least is not None and result.reached < gate.at_least:
+        return False, f"{reached}; the plan requires {gate.at_least:g}"
     if before is None or before.score is None or result.score is None:
-        return True, said
-    by = "" if asked.metric == SCORE else f"{SCORE} "
-    now = "" if asked.metric == SCORE else f", {SCORE} {result.score:.4g}"
-    compared = f"{said}{now}; stage {before.name} had reached {by}{before.score:.4g}"
-    return (not asked.must_improve or result.score > before.score), compared
+        return True, reached
+    by = "" if gate.metric == SCORE else f"{SCORE} "
+    now = "" if gate.metric == SCORE else f", {SCORE} {result.score:.4g}"
+    compared = f"{reached}{now}; stage {before.name} reached {by}{before.score:.4g}"
+    return (not gate.must_improve or result.score > before.score), compared
 
 
 def verdict_of(staged_run: StagedRun) -> Verdict:
-    """Of the whole run, once no further stage follows."""
+    """Return the verdict on the whole run, once no further stage follows."""
     ended = [stage.ended for stage in staged_run.stages if stage.ended is not None]
     if not ended:
-        return Verdict(outcome=Outcome.FAILED, reason="no stage was carried out", exit_status=4)
+        return Verdict(outcome=Outcome.FAILED, reason="no stage was completed", exit_status=4)
     last = ended[-1]
     if last.verdict not in FINISHED:
         reason = f"stage {last.name}: {last.reason}"
@@ -184,19 +187,19 @@ def verdict_of(staged_run: StagedRun) -> Verdict:
     if last.gate == "closed":
         reason = f"the gate of stage {last.name} stayed closed: {last.gate_message}"
         return Verdict(outcome=Outcome.NOT_LEARNED, reason=reason, exit_status=3)
-    outcome = Outcome.LEARNED if any(each.verdict == Outcome.LEARNED for each in ended) else Outcome.UNPROVEN
-    return Verdict(outcome=outcome, reason=_story(staged_run, ended), exit_status=0)
+    outcome = Outcome.LEARNED if any(stage.verdict == Outcome.LEARNED for stage in ended) else Outcome.UNPROVEN
+    return Verdict(outcome=outcome, reason=_summarize(staged_run, ended), exit_status=0)
 
 
-def _story(staged_run: StagedRun, ended: list[events.StageEnded]) -> str:
-    told = [
-        f"{each.name} reached {each.metric} {each.reached:.4g}" if each.reached is not None else f"{each.name} finished"
-        for each in ended
+def _summarize(staged_run: StagedRun, ended: list[events.StageEnded]) -> str:
+    parts = [
+        f"{end.name} reached {end.metric} {end.reached:.4g}" if end.reached is not None else f"{end.name} finished"
+        for end in ended
     ]
     best = staged_run.best
     if best is not None and best is not ended[-1]:
-        told.append(f"the best is that of stage {best.name}")
-    told += [
-        f"{stage.name} was left out ({stage.left_out.why})" for stage in staged_run.stages if stage.left_out is not None
+        parts.append(f"the best result is that of stage {best.name}")
+    parts += [
+        f"{stage.name} was skipped ({stage.left_out.why})" for stage in staged_run.stages if stage.left_out is not None
     ]
-    return "; ".join(told)
+    return "; ".join(parts)

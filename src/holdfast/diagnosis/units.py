@@ -1,4 +1,4 @@
-"""Sizes and times as people write them."""
+"""Human-readable sizes and durations."""
 
 from __future__ import annotations
 

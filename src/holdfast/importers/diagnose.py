@@ -19,7 +19,7 @@ from holdfast.diagnosis.explanation import Explanation, NextStep, explain
 from holdfast.diagnosis.rules import all_rules, by_id
 from holdfast.diagnosis.rules.probe_absent import reason as why_unseen
 from holdfast.diagnosis.run_state import RunState
-from holdfast.diagnosis.verdict import EXIT_STATUS, standing_against_learning, verdict
+from holdfast.diagnosis.verdict import EXIT_STATUS, find_learning_failure, verdict
 from holdfast.importers import detect
 from holdfast.importers.exits import check_exit_code
 from holdfast.importers.settings import read_settings
@@ -63,7 +63,7 @@ class Diagnosis:
 def diagnose(path: Path | None, *, exit_code: int | None = None) -> Diagnosis:
     """Diagnose the record at a path, or on standard input if the path is None."""
     check_exit_code(exit_code)
-    lines = OutputMatcher(output_patterns.needles(), output_patterns.rules_speaking_of)
+    lines = OutputMatcher(output_patterns.needles(), output_patterns.rules_matching)
     reading = detect.read(path, exit_code=exit_code, lines=lines)
     state = _judge(reading, _read_settings_event(path))
     result = _reach_verdict(reading, state)
@@ -145,7 +145,7 @@ class _SampledJudge:
 
 
 def _take(engine: Engine, entry: Entry, *, asking: bool = True) -> None:
-    _note(engine, entry.event.at, engine.take(entry, asking=asking))
+    _note(engine, entry.event.at, engine.take(entry, evaluate_rules=asking))
 
 
 def _note(engine: Engine, at: float, findings: Iterator[Finding]) -> None:
@@ -190,7 +190,7 @@ def _exit_status(state: RunState) -> int:
         rules[found.rule].kind for found in state.attempt.findings if found.severity == "fatal" and found.rule in rules
     ]
     has_other_fatal = any(kind not in ("learning", "proof") for kind in fatal)
-    return FATAL_FOUND if has_other_fatal or standing_against_learning(state) is not None else 0
+    return FATAL_FOUND if has_other_fatal or find_learning_failure(state) is not None else 0
 
 
 # --- explanation ------------------------------------------------------------------------------------------------------

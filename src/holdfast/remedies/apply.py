@@ -1,4 +1,4 @@
-"""Changes, applied: a plan in, the next plan out."""
+"""Applying changes: a plan in, the next plan out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from holdfast.remedies.command_line import is_spelling, rewritten
+from holdfast.remedies.command_line import is_spelling, rewrite_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,19 +17,21 @@ if TYPE_CHECKING:
 _PARTS = ("validation", "clear_cache")
 
 
-def applied(plan: Plan, changes: Sequence[Change]) -> Plan:
-    """The plan with these changes. What is a word of the command (`--batch-size`, `batch=`) is rewritten there; settings of
-    Ultralytics go to `overrides`, which the training is given whatever its command says.
+def apply_changes(plan: Plan, changes: Sequence[Change]) -> Plan:
+    """Return the plan with these changes.
+
+    Arguments of the command (`--batch-size`, `batch=`) are rewritten in the command. Settings of Ultralytics go to
+    `overrides`, which take precedence over the command.
     """
     for change in changes:
-        plan = _with(plan, change.setting, change.after)
+        plan = _apply(plan, change.setting, change.after)
     return plan
 
 
-def _with(plan: Plan, what: str, after: Any) -> Plan:
+def _apply(plan: Plan, what: str, after: Any) -> Plan:
     part, _, name = what.partition(".")
     if is_spelling(what):
-        return replace(plan, command=rewritten(plan.command, what, after, plan.flags))
+        return replace(plan, command=rewrite_command(plan.command, what, after, plan.flags))
     if part == "environment":
         return replace(plan, environment={**plan.environment, name: str(after)})
     if part in _PARTS and name:

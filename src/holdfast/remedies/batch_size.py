@@ -1,155 +1,163 @@
-"""Rungs about the batch: less of it in memory at once, and the same update where that can be had."""
+"""Remedies that change the batch size: fewer samples in memory at once, with the same update if possible."""
 
 from __future__ import annotations
 
 from math import isnan, nan
 from typing import TYPE_CHECKING
 
-from holdfast.remedies.effective_batch import Update, at_most, halved, split
-from holdfast.remedies.learning_rate import scaled_rate
-from holdfast.remedies.step import Remedy, RemedyStep, whole_remedy
+from holdfast.remedies.effective_batch import Update, halve, limit_accumulation, split
+from holdfast.remedies.learning_rate import scale_rate
+from holdfast.remedies.step import Remedy, RemedyStep, all_or_nothing
 
 if TYPE_CHECKING:
     from holdfast.remedies.context import RemedyContext
     from holdfast.schema.verdicts import Change
 
 NBS = 64
-"""Ultralytics' own, where nobody set another."""
+"""The default of Ultralytics."""
 MAX_ACCUMULATED = 4
-_SLOWER = "time: more and smaller batches, and batch normalisation sees fewer images at a time"
+_SLOWER = "time: more and smaller batches; batch normalization uses fewer images at a time"
 
 
-def update_of(now: RemedyContext) -> Update | None:
-    """What Ultralytics makes an update of; None where the batch is not known."""
-    nbs, decay = now.number("nbs"), now.number("weight_decay")
-    if now.batch is None:
+def get_update(context: RemedyContext) -> Update | None:
+    """Return the settings of one Ultralytics weight update; None if the batch is unknown."""
+    nbs, decay = context.number("nbs"), context.number("weight_decay")
+    if context.batch is None:
         return None
-    return Update(now.batch, int(nbs or NBS), float(decay) if decay is not None else nan)
+    return Update(context.batch, int(nbs or NBS), float(decay) if decay is not None else nan)
 
 
-def _micro_batch(now: RemedyContext, least: int, id_: str) -> Remedy | None:
-    if now.batch is None or now.batch // 2 < least:
+def _micro_batch(context: RemedyContext, min_batch: int, id_: str) -> Remedy | None:
+    if context.batch is None or context.batch // 2 < min_batch:
         return None
-    return _of_ultralytics(now, id_) if now.ultralytics else _of_command(now, id_)
+    return _shrink_ultralytics_batch(context, id_) if context.ultralytics else _shrink_command_batch(context, id_)
 
 
-def _of_ultralytics(now: RemedyContext, id_: str) -> Remedy | None:
-    before = update_of(now)
+def _shrink_ultralytics_batch(context: RemedyContext, id_: str) -> Remedy | None:
+    before = get_update(context)
     assert before is not None
-    after = halved(before)
+    after = halve(before)
     if after.nbs != before.nbs and isnan(after.decay):
         return None
     same = after.effective == before.effective
-    why = f"the effective batch stays {after.effective}" if same else _changed(before.effective, after.effective)
-    changes = [now.change("batch", after.batch, why="less is held in memory at once", costs=_SLOWER)]
+    why = (
+        f"the effective batch stays {after.effective}" if same else _describe_change(before.effective, after.effective)
+    )
+    changes = [context.change("batch", after.batch, why="fewer samples are in memory at once", costs=_SLOWER)]
     if after.nbs != before.nbs:
-        changes.append(now.change("nbs", after.nbs, why=f"Ultralytics accumulates {after.accumulate} batches: {why}"))
-        changes += _same_decay(now, before, after)
-    description = f"A smaller micro-batch: {after.accumulate} batches of {after.batch} make an update, {before.accumulate} of {before.batch} did; {why}."
+        changes.append(
+            context.change("nbs", after.nbs, why=f"Ultralytics accumulates {after.accumulate} batches: {why}")
+        )
+        changes += _keep_decay(context, before, after)
+    description = (
+        f"Using a smaller micro-batch: {after.accumulate} batches of {after.batch} per update instead of {before.accumulate} of "
+        f"{before.batch}; {why}."
+    )
     if same:
-        return whole_remedy(id_, description, *changes)
-    rate, said = scaled_rate(now, after.effective / before.effective)
-    return whole_remedy(id_, f"{description} {said}", *changes, *rate)
+        return all_or_nothing(id_, description, *changes)
+    rate, sentence = scale_rate(context, after.effective / before.effective)
+    return all_or_nothing(id_, f"{description} {sentence}", *changes, *rate)
 
 
-def _same_decay(now: RemedyContext, before: Update, after: Update) -> list[Change | None]:
+def _keep_decay(context: RemedyContext, before: Update, after: Update) -> list[Change | None]:
     if after.weight_decay == before.weight_decay:
         return []
-    why = "Ultralytics scales it by nbs: the decay stays the same"
-    return [now.change("weight_decay", after.weight_decay, why=why)]
+    why = "Ultralytics scales weight decay by nbs: the effective decay stays the same"
+    return [context.change("weight_decay", after.weight_decay, why=why)]
 
 
-def _of_command(now: RemedyContext, id_: str) -> Remedy | None:
-    batch, times = now.batch, now.settings.get("accumulation")
+def _shrink_command_batch(context: RemedyContext, id_: str) -> Remedy | None:
+    batch, times = context.batch, context.settings.get("accumulation")
     assert batch is not None
-    accumulates = now.can_set("accumulation")
+    accumulates = context.can_set("accumulation")
     before = batch * int(times or 1)
     smaller, more = split(batch, before) if accumulates else (batch // 2, int(times or 1))
     after = smaller * more
-    changes = [now.change("batch", smaller, why="less is held in memory at once", costs=_SLOWER)]
+    changes = [context.change("batch", smaller, why="fewer samples are in memory at once", costs=_SLOWER)]
     if accumulates:
-        why = f"the effective batch stays {after}" if after == before else _changed(before, after)
-        changes.append(now.change("accumulation", more, why=why))
+        why = f"the effective batch stays {after}" if after == before else _describe_change(before, after)
+        changes.append(context.change("accumulation", more, why=why))
     parts = (f"{more} x {smaller}", f"{times or 1} x {batch}") if accumulates else (f"{smaller}", f"{batch}")
-    description = f"A smaller micro-batch: {parts[0]} in place of {parts[1]}; "
+    description = f"Using a smaller micro-batch: {parts[0]} instead of {parts[1]}; "
     if after == before:
-        return whole_remedy(id_, f"{description}the effective batch stays {after}.", *changes)
-    rate, said = scaled_rate(now, after / before)
-    description += _changed(before, after)
+        return all_or_nothing(id_, f"{description}the effective batch stays {after}.", *changes)
+    rate, sentence = scale_rate(context, after / before)
+    description += _describe_change(before, after)
     description += (
         ""
         if accumulates
-        else ", as this command has no flag for accumulation that is known (a plan can name it: flags)"
+        else ", because this command has no known flag for gradient accumulation (a plan can define one in `flags`)"
     )
-    return whole_remedy(id_, f"{description}. {said}", *changes, *rate)
+    return all_or_nothing(id_, f"{description}. {sentence}", *changes, *rate)
 
 
-def _changed(before: int, after: int) -> str:
+def _describe_change(before: int, after: int) -> str:
     return f"the effective batch changes from {before} to {after}"
 
 
 MICRO_BATCH = RemedyStep(
     "micro-batch",
-    'Half the micro-batch with twice the accumulation ("micro-batch" mode), again and again down to 2. The effective batch stays the '
-    "same: Ultralytics' `nbs` and `weight_decay` are changed with it where rounding would change the update. Where it cannot "
-    "be kept (a command without a flag for accumulation), the learning rate is scaled in proportion, and it says so.",
+    'Halve the micro-batch and double the gradient accumulation ("micro-batch" mode), repeatedly, down to 2. The effective batch '
+    "size stays the same; `nbs` and `weight_decay` of Ultralytics are adjusted if rounding would change the update. If the "
+    "effective batch size cannot be kept (a command without a flag for accumulation), the learning rate is scaled in proportion, "
+    "and the report states this.",
     _SLOWER,
-    lambda now: _micro_batch(now, 2, "micro-batch"),
+    lambda context: _micro_batch(context, 2, "micro-batch"),
 )
 BATCH_OF_ONE = RemedyStep(
     "batch-of-one",
-    "The same once more, down to one image at a time: late, as batch normalisation then sees a single image.",
-    "time, and accuracy where batch normalisation matters",
-    lambda now: _micro_batch(now, 1, "batch-of-one"),
+    "Reduce the micro-batch to a single image. Late in the list, because batch normalization then uses a single image.",
+    "time, and accuracy of models with batch normalization",
+    lambda context: _micro_batch(context, 1, "batch-of-one"),
 )
 
 
-def _accumulate_less(now: RemedyContext) -> Remedy | None:
-    if now.device != "mps" or now.batch is None:
+def _accumulate_less(context: RemedyContext) -> Remedy | None:
+    if context.device != "mps" or context.batch is None:
         return None
-    if now.ultralytics:
-        before = update_of(now)
+    if context.ultralytics:
+        before = get_update(context)
         assert before is not None
-        after = at_most(before, MAX_ACCUMULATED)
+        after = limit_accumulation(before, MAX_ACCUMULATED)
         if after is before or isnan(after.decay):
             return None
-        whole, less = before.effective, after.effective
+        full, less = before.effective, after.effective
         changes = [
-            now.change("nbs", after.nbs, why=_changed(whole, less), costs=_NOISE),
-            *_same_decay(now, before, after),
+            context.change("nbs", after.nbs, why=_describe_change(full, less), costs=_NOISE),
+            *_keep_decay(context, before, after),
         ]
     else:
-        times = int(now.settings.get("accumulation") or 1)
+        times = int(context.settings.get("accumulation") or 1)
         if times <= MAX_ACCUMULATED:
             return None
-        whole, less = times * now.batch, MAX_ACCUMULATED * now.batch
-        changes = [now.change("accumulation", MAX_ACCUMULATED, why=_changed(whole, less), costs=_NOISE)]
-    rate, said = scaled_rate(now, less / whole)
-    return whole_remedy(
+        full, less = times * context.batch, MAX_ACCUMULATED * context.batch
+        changes = [context.change("accumulation", MAX_ACCUMULATED, why=_describe_change(full, less), costs=_NOISE)]
+    rate, sentence = scale_rate(context, less / full)
+    return all_or_nothing(
         "accumulate-less",
-        f"At most {MAX_ACCUMULATED} batches an update: {_changed(whole, less)}. {said} Some met fewer crashes on Apple's GPU that "
-        "way; accumulation was never shown to be their cause.",
+        f"Accumulating at most {MAX_ACCUMULATED} batches per update: {_describe_change(full, less)}. {sentence} Some users reported fewer "
+        "crashes on Apple's GPU this way, although accumulation was never shown to be the cause.",
         *changes,
         *rate,
     )
 
 
-_NOISE = "another training: noisier updates of a smaller effective batch"
+_NOISE = "a different training: noisier updates from a smaller effective batch"
 ACCUMULATE_LESS = RemedyStep(
     "accumulate-less",
-    'At most 4 batches an update on MPS ("safer MPS mode"), with the changed effective batch stated and the learning rate scaled in '
-    "proportion. Late, since the cause that was reported for it turned out to be another.",
+    'Accumulate at most 4 batches per update on MPS ("safer MPS mode"). The report states the new effective batch size, and the '
+    "learning rate is scaled in proportion. Late in the list, because the cause that was first reported turned out to be wrong.",
     _NOISE,
     _accumulate_less,
 )
 
 
-def accumulated_as_before(now: RemedyContext) -> list[Change | None]:
-    """What `accumulate-less` took away, given back: for a device that never needed it."""
+def restore_accumulation(context: RemedyContext) -> list[Change | None]:
+    """Return changes that undo `accumulate-less`, for a device that does not need it."""
     before: dict[str, object] = {}
-    for tried in reversed(now.tried):  # the oldest last: what it was at first
-        changes = {now.named(change.setting): change for change in tried.changes}
+    for tried in reversed(context.tried):  # the oldest last, so that the original values win
+        changes = {context.get_name(change.setting): change for change in tried.changes}
         less = changes.get("nbs") or changes.get("accumulation")
         if less is not None and "batch" not in changes and less.after < less.before:
             before |= {name: change.before for name, change in changes.items()}
-    return [now.change(name, value, why="the full effective batch again") for name, value in before.items()]
+    return [context.change(name, value, why="restores the full effective batch") for name, value in before.items()]

@@ -1,9 +1,9 @@
-"""Settings on somebody's command line: read, and rewritten, only where it is plain what they mean.
+"""Settings on a user's command line, read and rewritten only if their meaning is clear.
 
     --batch-size 16    --batch-size=16    -b 16    -b16    batch=16    ++train.batch_size=16
 
-A setting has a name of ours (`batch`) and the spelling that this command uses (`--batch-size`, or `batch=`): the spelling
-is what a change is told by, and what it is applied by.
+A setting has a name in Holdfast (`batch`) and the spelling that this command uses (`--batch-size`, or `batch=`). A change is
+reported and applied by its spelling.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "lr0": ("lr", "lr0", "learning_rate"),
     "epochs": ("epochs", "num_epochs", "n_epochs", "max_epochs", "num_train_epochs"),
 }
-"""Our names, and what commands call them: dashes as underscores, without what stands before the last dot."""
+"""Holdfast's names -> the spellings that commands use: underscores for dashes, without everything up to the last dot."""
 OTHER_NAMES = {
     "accumulate": "accumulation",
     "lr": "lr0",
@@ -42,16 +42,16 @@ OTHER_NAMES = {
     "batch_size": "batch",
     "image_size": "imgsz",
 }
-"""What people may write for our names in a plan's `flags`."""
-_OURS = {spelling: ours for ours, spellings in SPELLINGS.items() for spelling in spellings}
-_OF_EVALUATION = {"val", "valid", "validation", "eval", "evaluation", "test", "infer", "inference", "predict"}
+"""Aliases of the names that a plan may use in `flags`."""
+_NAME_BY_SPELLING = {spelling: name for name, spellings in SPELLINGS.items() for spelling in spellings}
+_EVALUATION_WORDS = {"val", "valid", "validation", "eval", "evaluation", "test", "infer", "inference", "predict"}
 _LAUNCHERS = {
     "torch.distributed.run",
     "torch.distributed.launch",
     "accelerate.commands.launch",
     "deepspeed.launcher.runner",
 }
-_RUNS_TEXT = {"sh", "bash", "zsh", "dash", "ksh", "fish"}
+_SHELLS = {"sh", "bash", "zsh", "dash", "ksh", "fish"}
 
 _FLAG = re.compile(r"^(--?[A-Za-z][\w.-]*)(=)?(.*)$", re.DOTALL)
 _ATTACHED = re.compile(r"^(-[bj])(\d+)$")
@@ -62,28 +62,28 @@ _NUMBER = re.compile(r"^(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$")
 
 
 class Setting(NamedTuple):
-    """One place on a command line that holds a setting."""
+    """One occurrence of a setting on a command line."""
 
     name: str
-    """Ours."""
+    """Holdfast's name."""
     spelling: str
-    """As the command has it: `--batch-size`, or `batch=`."""
+    """The spelling of the command: `--batch-size`, or `batch=`."""
     value: Any
     place: int
-    """Which argument holds the value."""
+    """The index of the argument that contains the value."""
     prefix: str
-    """What stands before the value in that argument."""
+    """The text before the value in that argument."""
 
 
 def settings_in(command: Sequence[str], flags: Mapping[str, str] | None = None) -> list[Setting]:
-    """All that is understood, in their order. `flags` are those that the plan names: they come before our own guesses."""
-    named = {_bare(spelling): OTHER_NAMES.get(name, name) for name, spelling in (flags or {}).items()}
-    taken = set(named.values())
+    """Return all recognized settings in order. `flags`, which the plan defines, take precedence over the built-in spellings."""
+    by_flag = {_normalize(spelling): OTHER_NAMES.get(name, name) for name, spelling in (flags or {}).items()}
+    taken = set(by_flag.values())
 
-    def ours(spelling: str) -> str | None:
-        if spelling in named:
-            return named[spelling]
-        known = known_as(spelling)
+    def get_name(spelling: str) -> str | None:
+        if spelling in by_flag:
+            return by_flag[spelling]
+        known = get_known_name(spelling)
         return None if known in taken else known
 
     first = _first_argument(command)
@@ -96,83 +96,91 @@ def settings_in(command: Sequence[str], flags: Mapping[str, str] | None = None) 
         if argument == "--":
             break
         following = command[place + 1] if place + 1 < len(command) else None
-        settings, used = _read(argument, following, place, ours)
+        settings, consumed = _read_argument(argument, following, place, get_name)
         found += settings
-        place += used
+        place += consumed
     return found
 
 
 def values_in(command: Sequence[str], flags: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Our name -> value. Where something stands there twice, the last one counts, as it does for most commands."""
+    """Return name -> value. If a setting occurs twice, the last value counts, as it does for most commands."""
     return {setting.name: setting.value for setting in settings_in(command, flags)}
 
 
 def spelling_of(name: str, command: Sequence[str], flags: Mapping[str, str] | None = None) -> str | None:
-    """How this command is told the setting: by what stands there, or by what the plan calls it; None where neither is known."""
+    """Return the spelling of a setting: that on the command line, or else that in the plan's `flags`; None if both are missing."""
     spellings = [setting.spelling for setting in settings_in(command, flags) if setting.name == name]
     if spellings:
         return spellings[-1]
     if _first_argument(command) is None:
         return None
     return next(
-        (_written(spelling) for known, spelling in (flags or {}).items() if OTHER_NAMES.get(known, known) == name), None
+        (_add_dashes(spelling) for known, spelling in (flags or {}).items() if OTHER_NAMES.get(known, known) == name),
+        None,
     )
 
 
 def is_spelling(what: str) -> bool:
-    """Whether a change's `what` is a command's own word rather than a setting of ours."""
+    """Return whether the setting of a change is a spelling on a command line and not a name in Holdfast."""
     return what.startswith("-") or what.endswith("=")
 
 
-def known_as(spelling: str) -> str | None:
-    """Our name for what a command may call it, where that is plain: `--data.batch-size` is a batch, `--val.batch-size` is not."""
-    parts = _bare(spelling).replace("/", ".").split(".")
-    if _OF_EVALUATION.intersection(parts[:-1]):
+def get_known_name(spelling: str) -> str | None:
+    """Return the name for a spelling, if it is clear: `--data.batch-size` is a batch size, `--val.batch-size` is not."""
+    parts = _normalize(spelling).replace("/", ".").split(".")
+    if _EVALUATION_WORDS.intersection(parts[:-1]):
         return None
-    return _OURS.get(parts[-1])
+    return _NAME_BY_SPELLING.get(parts[-1])
 
 
-def rewritten(command: Sequence[str], spelling: str, value: Any, flags: Mapping[str, str] | None = None) -> list[str]:
-    """The command with another value for one setting, wherever it stands; added where only the plan names it."""
+def rewrite_command(
+    command: Sequence[str], spelling: str, value: Any, flags: Mapping[str, str] | None = None
+) -> list[str]:
+    """Return the command with another value for one setting, at every occurrence.
+
+    If only the plan's `flags` define the setting, append it.
+    """
     new = list(command)
-    places = [setting for setting in settings_in(command, flags) if _bare(setting.spelling) == _bare(spelling)]
+    places = [
+        setting for setting in settings_in(command, flags) if _normalize(setting.spelling) == _normalize(spelling)
+    ]
     for setting in places:
-        new[setting.place] = f"{setting.prefix}{_text(value)}"
-    if places or _bare(spelling) not in {_bare(named) for named in (flags or {}).values()}:
+        new[setting.place] = f"{setting.prefix}{_format(value)}"
+    if places or _normalize(spelling) not in {_normalize(by_flag) for by_flag in (flags or {}).values()}:
         return new
     end = new.index("--", _first_argument(new) or 0) if "--" in new[_first_argument(new) or 0 :] else len(new)
-    added = [f"{spelling}{_text(value)}"] if spelling.endswith("=") else [spelling, _text(value)]
+    added = [f"{spelling}{_format(value)}"] if spelling.endswith("=") else [spelling, _format(value)]
     return [*new[:end], *added, *new[end:]]
 
 
-def _read(
-    argument: str, following: str | None, place: int, ours: Callable[[str], str | None]
+def _read_argument(
+    argument: str, following: str | None, place: int, get_name: Callable[[str], str | None]
 ) -> tuple[list[Setting], int]:
-    """The setting that begins at this argument, and how many arguments are done with."""
+    """Return the setting that starts at this argument, and the number of arguments that were read."""
     if attached := _ATTACHED.match(argument):
-        name = ours(_bare(attached[1]))
-        return _if_sound(name, attached[1], attached[2], place, attached[1]), 1
+        name = get_name(_normalize(attached[1]))
+        return _make_setting(name, attached[1], attached[2], place, attached[1]), 1
     if flag := _FLAG.match(argument):
-        name = ours(_bare(flag[1]))
+        name = get_name(_normalize(flag[1]))
         if flag[2]:
-            return _if_sound(name, flag[1], flag[3], place, f"{flag[1]}="), 1
-        if following is None or following == "--" or _begins_anew(following):
+            return _make_setting(name, flag[1], flag[3], place, f"{flag[1]}="), 1
+        if following is None or following == "--" or _is_flag(following):
             return [], 1
-        # Whatever follows a flag may be its value, also where the flag is not known: then it is left alone.
-        return _if_sound(name, flag[1], following, place + 1, ""), 2
+        # The next argument may be the value of the flag even if the flag is unknown. In that case, skip it.
+        return _make_setting(name, flag[1], following, place + 1, ""), 2
     if pair := _PAIR.match(argument):
         prefix = argument[: len(argument) - len(pair[2])]
-        return _if_sound(ours(_bare(pair[1])), pair[1], pair[2], place, prefix), 1
+        return _make_setting(get_name(_normalize(pair[1])), pair[1], pair[2], place, prefix), 1
     return [], 1
 
 
-def _if_sound(name: str | None, spelling: str, text: str, place: int, prefix: str) -> list[Setting]:
-    value = _value(name, text) if name is not None else None
+def _make_setting(name: str | None, spelling: str, text: str, place: int, prefix: str) -> list[Setting]:
+    value = _parse_value(name, text) if name is not None else None
     return [] if name is None or value is None else [Setting(name, spelling, value, place, prefix)]
 
 
-def _value(name: str, text: str) -> Any:
-    """None where it is not such a value: `--batch-size auto` and `--device $GPU` are nobody's business."""
+def _parse_value(name: str, text: str) -> Any:
+    """Return the parsed value; None if it is not a literal value, such as `--batch-size auto` or `--device $GPU`."""
     if name == "device":
         return text if _DEVICE.match(text) else None
     if name == "lr0":
@@ -180,28 +188,28 @@ def _value(name: str, text: str) -> Any:
     return int(text) if _WHOLE.match(text) else None
 
 
-def _begins_anew(argument: str) -> bool:
+def _is_flag(argument: str) -> bool:
     return argument.startswith("-") and not _NUMBER.match(argument.lstrip("-"))
 
 
-def _bare(spelling: str) -> str:
+def _normalize(spelling: str) -> str:
     return spelling.lstrip("-+").rstrip("=").lower().replace("-", "_")
 
 
-def _written(spelling: str) -> str:
-    """A flag that a plan names without dashes is still one, unless it says `name=`."""
+def _add_dashes(spelling: str) -> str:
+    """Add dashes to a flag that a plan defines without them, unless it has the form `name=`."""
     return spelling if is_spelling(spelling) else f"--{spelling}"
 
 
-def _text(value: Any) -> str:
+def _format(value: Any) -> str:
     return f"{value:.10g}" if isinstance(value, float) else str(value)
 
 
 def _first_argument(command: Sequence[str]) -> int | None:
-    """Where the training's own arguments begin: behind the script or module. None where a shell is given a text."""
+    """Return the index of the first argument of the training, after the script or module; None for `sh -c` and the like."""
     words = [word.rpartition("/")[2] for word in command]
     for place, word in enumerate(words):
-        if word in _RUNS_TEXT and any(re.match(r"^-\w*c$", argument) for argument in command[place + 1 : place + 4]):
+        if word in _SHELLS and any(re.match(r"^-\w*c$", argument) for argument in command[place + 1 : place + 4]):
             return None
         if word.endswith(".py"):
             return place + 1

@@ -1,4 +1,4 @@
-"""What a rung may look at: a run that met a finding, as a frozen value."""
+"""The input of the remedy steps: a run with a finding, as an immutable value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.diagnosis.devices import device_kind
 from holdfast.diagnosis.exits import exception_words
 from holdfast.diagnosis.rules import by_id
 from holdfast.diagnosis.versions import versions_of
-from holdfast.remedies.command_line import OTHER_NAMES, known_as, spelling_of, values_in
+from holdfast.remedies.command_line import OTHER_NAMES, get_known_name, spelling_of, values_in
 from holdfast.schema.ultralytics_settings import SETTINGS
 from holdfast.schema.verdicts import Action, Change
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from holdfast.schema.plan import Plan
     from holdfast.schema.verdicts import Finding
 
-_LOWERED = re.compile(r"Reducing to batch=(\d+)")
-_GOES_WITH = dict.fromkeys(("nbs", "weight_decay", "accumulation", "lr0"), "batch")
-"""What is changed together with the batch so that the update stays what it was: whoever allows that allows this."""
+_LOWERED_BATCH = re.compile(r"Reducing to batch=(\d+)")
+_ALLOWED_WITH = dict.fromkeys(("nbs", "weight_decay", "accumulation", "lr0"), "batch")
+"""Settings that are changed together with the batch so that the update stays the same. Permission for one covers both."""
 _ENVIRONMENT = "environment."
-_ON_HOST = ("cpu", "mps")
-"""Where Ultralytics trains without loader workers and in full precision, whatever its settings say."""
+_HOST_DEVICES = ("cpu", "mps")
+"""Devices on which Ultralytics trains without loader workers and in full precision, regardless of its settings."""
 
 
 class TriedRemedy(NamedTuple):
-    """An earlier attempt of this run, and what followed it."""
+    """The cause of the end of an earlier attempt, and the changes that followed."""
 
     cause: str | None
     changes: tuple[Change, ...]
@@ -43,28 +43,28 @@ class RemedyContext:
     cause: str
     finding: Finding | None = None
     settings: Mapping[str, Any]
-    """What is known of them: as the framework reported them, over those of the plan."""
+    """The known settings: those of the plan, overridden by those that the framework reported."""
     ultralytics: bool = False
     device: str = ""
-    """Its kind: `cpu`, `mps`, `cuda`; empty where it is not known."""
+    """The kind of device: `cpu`, `mps`, `cuda`; empty if unknown."""
     in_validation: bool = False
-    """The attempt ended while it validated."""
+    """Whether the attempt ended during a validation."""
     validation_is_peak: bool = False
-    """Some evaluation of this attempt held more memory than the training before it."""
+    """Whether any evaluation of this attempt used more memory than the training before it."""
     on_macos: bool = False
     torch: Version | None = None
     environment: Mapping[str, str]
     steps: int = 0
-    """That the attempt took."""
+    """The number of steps that the attempt has done."""
     progressed: bool = False
-    """The attempt came further than any before it, as far as its state is sound."""
+    """Whether the attempt got further than any before it, counting only steps whose state is good."""
     kept: bool = False
-    """Something was saved that could be gone on from."""
+    """Whether something was saved that could be resumed from."""
     tried: tuple[TriedRemedy, ...] = ()
     optimizer: str | None = None
-    """The class that was seen to step."""
+    """The class of the optimizer that steps."""
     rate: float | None = None
-    """The highest learning rate that was seen."""
+    """The highest learning rate so far."""
     last_words: tuple[str, ...] = ()
 
     @property
@@ -73,51 +73,51 @@ class RemedyContext:
 
     @property
     def changes(self) -> list[Change]:
-        """All that remedies changed so far in this run, oldest first."""
+        """All changes that remedies have made in this run, oldest first."""
         return [change for tried in self.tried for change in tried.changes]
 
     @property
     def batch(self) -> int | None:
-        return _whole(self.settings.get("batch"))
+        return _positive_int(self.settings.get("batch"))
 
     @property
     def workers(self) -> int:
-        """Loader workers, as far as they are known."""
-        if self.ultralytics and self.device in _ON_HOST:
+        """The number of loader workers, if known; otherwise 0."""
+        if self.ultralytics and self.device in _HOST_DEVICES:
             return 0
-        return _whole(self.settings.get("workers")) or 0
+        return _positive_int(self.settings.get("workers")) or 0
 
     @property
     def validation_batch(self) -> int | None:
-        """Ultralytics takes twice the training's."""
+        """The batch size of validation. By default, Ultralytics uses twice the training batch."""
         if not self.ultralytics:
-            return _whole(self.settings.get("validation.batch"))
+            return _positive_int(self.settings.get("validation.batch"))
         return self.plan.validation.batch or (2 * self.batch if self.batch else None)
 
     def number(self, name: str) -> float | None:
         value = self.settings.get(name)
         return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
-    def began_with(self, name: str) -> Any:
-        """What a setting was before any remedy changed it."""
+    def original_value(self, name: str) -> Any:
+        """Return the value of a setting before any remedy changed it."""
         return next(
-            (change.before for change in self.changes if self.named(change.setting) == name), self.settings.get(name)
+            (change.before for change in self.changes if self.get_name(change.setting) == name), self.settings.get(name)
         )
 
     def has_tried(self, changes: Sequence[Change]) -> bool:
-        """Whether each of these was made before in this run: to make it again changes nothing."""
+        """Return whether all of these changes were already made in this run."""
         made = [(change.setting, change.after) for change in self.changes]
         return bool(changes) and all((change.setting, change.after) in made for change in changes)
 
     def sets(self, name: str, changes: Sequence[Change]) -> bool:
-        return any(self.named(change.setting) == name for change in changes)
+        return any(self.get_name(change.setting) == name for change in changes)
 
-    def again_before(self) -> bool:
-        """Whether this cause was answered before by going on with nothing changed."""
+    def was_retried_unchanged(self) -> bool:
+        """Return whether an earlier attempt that ended for this cause was followed by one with nothing changed."""
         return any(tried.cause == self.cause and not tried.changes for tried in self.tried)
 
-    def may(self, name: str) -> bool:
-        """Whether the user lets remedies change this."""
+    def may_change_setting(self, name: str) -> bool:
+        """Return whether the user allows remedies to change this setting."""
         policy = self.plan.policy
         names = {name, name.partition(".")[0], name.removeprefix(_ENVIRONMENT)}
         if names & {OTHER_NAMES.get(known, known) for known in policy.never_change}:
@@ -125,22 +125,22 @@ class RemedyContext:
         if policy.may_change is None:
             return True
         allowed = {OTHER_NAMES.get(known, known) for known in policy.may_change}
-        return bool((names | {_GOES_WITH.get(name, name)}) & allowed)
+        return bool((names | {_ALLOWED_WITH.get(name, name)}) & allowed)
 
     def change(self, name: str, after: Any, *, why: str, costs: str = "") -> Change | None:
-        """One setting to another value; None where it is so already, may not be, or cannot be set from outside."""
-        before = self._now(name)
-        if before == after or not self.may(name):
+        """Return a change of one setting; None if it already has the value, must not change, or cannot be set from outside."""
+        before = self._get_value(name)
+        if before == after or not self.may_change_setting(name):
             return None
-        setting = self._what(name)
+        setting = self._get_spelling(name)
         return (
             Change(setting=setting, before=before, after=after, why=why, costs=costs) if setting is not None else None
         )
 
     def can_set(self, name: str) -> bool:
-        return self.may(name) and self._what(name) is not None
+        return self.may_change_setting(name) and self._get_spelling(name) is not None
 
-    def _now(self, name: str) -> Any:
+    def _get_value(self, name: str) -> Any:
         part, _, rest = name.partition(".")
         if name.startswith(_ENVIRONMENT):
             return self.environment.get(rest)
@@ -152,22 +152,24 @@ class RemedyContext:
             return getattr(getattr(self.plan, part), rest)
         return self.plan.assigner if name == "assigner" else self.settings.get(name)
 
-    def _what(self, name: str) -> str | None:
-        """What the change is told by: the setting where Ultralytics trains, else the command's own word for it."""
+    def _get_spelling(self, name: str) -> str | None:
+        """Return the name for the change: that of the setting for Ultralytics, or else the spelling that the command uses."""
         if self.ultralytics or name.startswith(_ENVIRONMENT):
             return name
         return spelling_of(name, self.plan.command, self.plan.flags)
 
-    def named(self, what: str) -> str:
-        """Our name for what a change was told by."""
-        named = {spelling: OTHER_NAMES.get(name, name) for name, spelling in self.plan.flags.items()}
-        return named.get(what) or (known_as(what) if what.startswith("-") or what.endswith("=") else None) or what
+    def get_name(self, what: str) -> str:
+        """Return Holdfast's name for the setting of a change."""
+        get_name = {spelling: OTHER_NAMES.get(name, name) for name, spelling in self.plan.flags.items()}
+        return (
+            get_name.get(what) or (get_known_name(what) if what.startswith("-") or what.endswith("=") else None) or what
+        )
 
 
 def build_remedy_context(state: RunState, plan: Plan, cause: str) -> RemedyContext:
     attempt = state.attempt
     ultralytics = _is_ultralytics(state, plan)
-    settings = _settings(state, plan, ultralytics=ultralytics)
+    settings = _collect_settings(state, plan, ultralytics=ultralytics)
     started = state.started
     highest = attempt.rates.highest
     return RemedyContext(
@@ -177,18 +179,18 @@ def build_remedy_context(state: RunState, plan: Plan, cause: str) -> RemedyConte
         settings=settings,
         ultralytics=ultralytics,
         device=device_kind(attempt, settings),
-        in_validation=_in_validation(attempt),
+        in_validation=_ended_in_validation(attempt),
         validation_is_peak=any(
-            one.during.rss + one.during.driver > one.training.rss + one.training.driver
-            for one in attempt.memory.evaluations
+            evaluation.during.rss + evaluation.during.driver > evaluation.training.rss + evaluation.training.driver
+            for evaluation in attempt.memory.evaluations
         ),
         on_macos=state.on_macos,
         torch=versions_of(state).torch,
         environment={**(started.environment if started is not None else {}), **plan.environment},
         steps=attempt.steps,
-        progressed=_progressed(state, cause),
-        kept=any(each.snapshots.newest is not None or each.saves.by_path for each in state.attempts),
-        tried=tuple(_tried(state)),
+        progressed=_has_progressed(state, cause),
+        kept=any(a.snapshots.newest is not None or a.saves.by_path for a in state.attempts),
+        tried=tuple(_collect_tried(state)),
         optimizer=attempt.coverage.optimizers[0] if attempt.coverage and attempt.coverage.optimizers else None,
         rate=highest.highest if highest.count else None,
         last_words=tuple(exception_words(attempt.ended)) if attempt.ended is not None else (),
@@ -204,8 +206,8 @@ def _is_yolo(command: Sequence[str]) -> bool:
     return bool(command) and command[0].rpartition("/")[2] == "yolo"
 
 
-def _settings(state: RunState, plan: Plan, *, ultralytics: bool) -> dict[str, Any]:
-    """As reported, where they were; what the plan and the command say, where they were not."""
+def _collect_settings(state: RunState, plan: Plan, *, ultralytics: bool) -> dict[str, Any]:
+    """Return the reported settings; for those that were not reported, the values of the plan and the command."""
     known: dict[str, Any] = {}
     if plan.trainer == "ultralytics" or _is_yolo(plan.command):
         known = {name: setting.default for name, setting in SETTINGS.items()}
@@ -218,22 +220,25 @@ def _settings(state: RunState, plan: Plan, *, ultralytics: bool) -> dict[str, An
     reported = next((attempt for attempt in reversed(state.attempts) if attempt.settings), None)
     if reported is not None:
         known |= reported.settings
-        if reported is not state.attempt:  # the newest did not live to report what it was given since
+        if reported is not state.attempt:  # the newest attempt ended before it reported its settings
             known |= plan.overrides
-    if lowered := _lowered_by_itself(state.attempt):
-        known["batch"] = lowered
+    if lowered_batch := _find_lowered_batch(state.attempt):
+        known["batch"] = lowered_batch
     return known
 
 
-def _lowered_by_itself(attempt: AttemptState) -> int | None:
-    """Ultralytics halves the batch where the first epoch does not fit, and tells nobody but its log."""
+def _find_lowered_batch(attempt: AttemptState) -> int | None:
+    """Return the batch size that Ultralytics lowered because the first epoch did not fit. It only reports this in its log."""
     line = attempt.printed.get("device-out-of-memory")
-    found = _LOWERED.search(line.text) if line is not None else None
+    found = _LOWERED_BATCH.search(line.text) if line is not None else None
     return int(found[1]) if found else None
 
 
-def _in_validation(attempt: AttemptState) -> bool:
-    """It died after an epoch, and neither its evaluation nor a further step was done; or the exception came out of a validator."""
+def _ended_in_validation(attempt: AttemptState) -> bool:
+    """Return whether the attempt failed during a validation.
+
+    Either it failed after an epoch, before its evaluation or a further step was done, or a validator raised the exception.
+    """
     ended = attempt.ended
     if ended is None or ended.stopped_by is not None or ended.planned:
         return False
@@ -243,19 +248,19 @@ def _in_validation(attempt: AttemptState) -> bool:
     if attempt.adapter is None or not pace.epochs or pace.epochs[-1].last_step < attempt.last_step:
         return False
     evaluated = bool(pace.evaluations) and pace.evaluations[-1].step >= attempt.last_step
-    # After the last epoch's own there is one more: best.pt is validated at the end.
+    # After the validation of the last epoch there is one more: best.pt is validated at the end.
     return not evaluated or attempt.epoch == attempt.planned_epochs
 
 
-def _progressed(state: RunState, cause: str) -> bool:
+def _has_progressed(state: RunState, cause: str) -> bool:
     now = state.attempt
-    before = [_sound_until(attempt, cause) for attempt in state.attempts[:-1]]
+    before = [_last_good_step(attempt, cause) for attempt in state.attempts[:-1]]
     resumed = now.resumed
-    return now.steps > 0 and _sound_until(now, cause) > max([resumed.step if resumed is not None else 0, *before])
+    return now.steps > 0 and _last_good_step(now, cause) > max([resumed.step if resumed is not None else 0, *before])
 
 
-def _sound_until(attempt: AttemptState, cause: str) -> int:
-    """The last step whose state can be gone on from."""
+def _last_good_step(attempt: AttemptState, cause: str) -> int:
+    """Return the last step whose state can be resumed from."""
     finding = attempt.found(cause)
     rule = by_id().get(cause)
     if finding is None or rule is None or (finding.corrupt_from is None and rule.kind != "learning"):
@@ -264,7 +269,7 @@ def _sound_until(attempt: AttemptState, cause: str) -> int:
     return min(attempt.last_step, since - 1)
 
 
-def _tried(state: RunState) -> list[TriedRemedy]:
+def _collect_tried(state: RunState) -> list[TriedRemedy]:
     decisions = [attempt.decision for attempt in state.attempts[:-1] if attempt.decision is not None]
     return [
         TriedRemedy(decision.cause, tuple(decision.changes))
@@ -273,5 +278,5 @@ def _tried(state: RunState) -> list[TriedRemedy]:
     ]
 
 
-def _whole(value: Any) -> int | None:
+def _positive_int(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

@@ -1,4 +1,4 @@
-"""Rungs about loading data, about the assigner, and about the disk."""
+"""Remedies for data loading, for the assigner, and for the disk."""
 
 from __future__ import annotations
 
@@ -12,101 +12,106 @@ if TYPE_CHECKING:
 MAX_WORKERS = 8
 
 
-def _no_workers(now: RemedyContext) -> Remedy | None:
-    if not now.workers:
+def _no_workers(context: RemedyContext) -> Remedy | None:
+    if not context.workers:
         return None
     return remedy(
         "no-workers",
-        "No loader workers (workers=0): the training loads its data itself, with no process that was forked.",
-        now.change("workers", 0, why="a loader worker may be what failed", costs="time, where loading is slow"),
+        "Using no loader workers (workers=0): the training process loads its data itself, without forked processes.",
+        context.change("workers", 0, why="a loader worker may have failed", costs="time, if loading is slow"),
     )
 
 
 NO_WORKERS = RemedyStep(
     "no-workers",
-    "`workers=0`: no forked process takes part. Ultralytics does so by itself on a CPU and on MPS.",
-    "time, where loading is slow",
+    "Set `workers=0`, so that no forked processes are involved. Ultralytics does this automatically on a CPU and on MPS.",
+    "time, if loading is slow",
     _no_workers,
 )
 
 
-def _more_workers(now: RemedyContext) -> Remedy | None:
+def _more_workers(context: RemedyContext) -> Remedy | None:
     if (
-        (now.ultralytics and now.device in ("cpu", "mps"))
-        or "workers" not in now.settings
-        or now.workers >= MAX_WORKERS
+        (context.ultralytics and context.device in ("cpu", "mps"))
+        or "workers" not in context.settings
+        or context.workers >= MAX_WORKERS
     ):
         return None
-    more = min(MAX_WORKERS, max(2, 2 * now.workers))
+    more = min(MAX_WORKERS, max(2, 2 * context.workers))
     return remedy(
         "more-workers",
-        f"{more} loader workers in place of {now.workers}: the training waited for data.",
-        now.change("workers", more, why="it waited for data", costs="memory, for each worker"),
+        f"Using {more} loader workers instead of {context.workers}: the training waited for data.",
+        context.change("workers", more, why="the training waited for data", costs="memory for each worker"),
     )
 
 
 MORE_WORKERS = RemedyStep(
-    "more-workers", "Twice the loader workers, up to 8.", "memory, for each worker", _more_workers
+    "more-workers", "Double the number of loader workers, up to 8.", "memory for each worker", _more_workers
 )
 
 
-def _cache_on_disk(now: RemedyContext) -> Remedy | None:
-    if not now.ultralytics or now.settings.get("cache") not in (False, None):
+def _cache_on_disk(context: RemedyContext) -> Remedy | None:
+    if not context.ultralytics or context.settings.get("cache") not in (False, None):
         return None
     return remedy(
         "cache-on-disk",
-        "Decoded images are kept on the disk (cache=disk): the training waited for data.",
-        now.change("cache", "disk", why="it waited for data", costs="disk: decoded images are written beside yours"),
+        "Caching decoded images on disk (cache=disk): the training waited for data.",
+        context.change(
+            "cache",
+            "disk",
+            why="the training waited for data",
+            costs="disk space: decoded images are written next to the originals",
+        ),
     )
 
 
 CACHE_ON_DISK = RemedyStep(
     "cache-on-disk",
-    "`cache=disk`: images are decoded once.",
-    "disk: decoded images are written beside yours",
+    "Set `cache=disk`, so that images are decoded only once.",
+    "disk space: decoded images are written next to the originals",
     _cache_on_disk,
 )
 
 
-def _assigner_on_cpu(now: RemedyContext) -> Remedy | None:
-    if not now.ultralytics or not now.on_accelerator:
+def _assigner_on_cpu(context: RemedyContext) -> Remedy | None:
+    if not context.ultralytics or not context.on_accelerator:
         return None
     return remedy(
         "assigner-on-cpu",
-        "Only the assigner, which matches boxes with predictions, runs on the CPU; everything else stays on the device.",
-        now.change(
-            "assigner", "cpu", why="the device counts wrongly in it now and then", costs="some time in each step"
+        "Running only the assigner, which matches boxes with predictions, on the CPU; everything else stays on the device.",
+        context.change(
+            "assigner", "cpu", why="the device sometimes miscounts in the assigner", costs="some time in each step"
         ),
     )
 
 
 ASSIGNER_ON_CPU = RemedyStep(
     "assigner-on-cpu",
-    "Only Ultralytics' assigner runs on the CPU; everything else stays on the device.",
+    "Run only the assigner of Ultralytics on the CPU; everything else stays on the device.",
     "some time in each step",
     _assigner_on_cpu,
 )
 
 
-def _write_less(now: RemedyContext) -> Remedy | None:
-    if not now.ultralytics:
+def _write_less(context: RemedyContext) -> Remedy | None:
+    if not context.ultralytics:
         return None
-    why = "the disk fills"
-    every = now.number("save_period")
+    why = "the disk is filling up"
+    every = context.number("save_period")
     return remedy(
         "write-less",
-        "Less is written: no plots, no checkpoint of every epoch (best.pt and last.pt stay), no cache on the disk.",
-        now.change("plots", False, why=why, costs="Ultralytics' own images of the training are not drawn"),
-        now.change("save_period", -1, why=why, costs="no checkpoints between best and last")
+        "Writing less: no plots, no checkpoints of single epochs (best.pt and last.pt are kept), no cache on disk.",
+        context.change("plots", False, why=why, costs="the plots of Ultralytics are not drawn"),
+        context.change("save_period", -1, why=why, costs="no checkpoints besides best.pt and last.pt")
         if every and every > 0
         else None,
-        now.change("cache", False, why=why, costs="time") if now.settings.get("cache") == "disk" else None,
+        context.change("cache", False, why=why, costs="time") if context.settings.get("cache") == "disk" else None,
     )
 
 
 WRITE_LESS = RemedyStep(
     "write-less",
-    "`plots=False`, `save_period=-1`, and no `cache=disk`.",
-    "Ultralytics' own plots, and checkpoints between best and last",
+    "Set `plots=False` and `save_period=-1`, and do not use `cache=disk`.",
+    "the plots of Ultralytics, and checkpoints besides best.pt and last.pt",
     _write_less,
 )

@@ -1,4 +1,4 @@
-"""The learning rate, changed where it must be, and always said."""
+"""Changes of the learning rate. They are made only if necessary, and always reported."""
 
 from __future__ import annotations
 
@@ -11,35 +11,38 @@ if TYPE_CHECKING:
     from holdfast.schema.verdicts import Change
 
 _AUTO = {"momentum": 0.9, "warmup_bias_lr": 0.0}
-"""What Ultralytics takes where it chooses the optimizer itself."""
+"""The values that Ultralytics uses when it chooses the optimizer itself."""
 
 
-def scaled_rate(now: RemedyContext, factor: float) -> tuple[list[Change | None], str]:
-    """The learning rate in proportion to the effective batch, and a sentence that says so. No change where it is not known."""
+def scale_rate(context: RemedyContext, factor: float) -> tuple[list[Change | None], str]:
+    """Scale the learning rate in proportion to the effective batch. Return the changes, and a sentence that reports them.
+
+    If the learning rate is unknown, there are no changes.
+    """
     why = f"in proportion to the effective batch: x {factor:.4g}"
-    found = changed_rate(now, factor, why=why, costs="another path of training")
+    found = change_rate(context, factor, why=why, costs="a different training")
     if found is None:
-        return [], "The learning rate is not known, and stays as it is: set it for the smaller batch if you can."
+        return [], "The learning rate is unknown and stays the same: adjust it to the smaller batch if you can."
     changes, before, after = found
     return changes, f"The learning rate is scaled with it, from {before:g} to {after:g}."
 
 
-def changed_rate(
-    now: RemedyContext, factor: float, *, why: str, costs: str
+def change_rate(
+    context: RemedyContext, factor: float, *, why: str, costs: str
 ) -> tuple[list[Change | None], float, float] | None:
-    """What makes the learning rate so many times what it was, with that rate before and after."""
+    """Return the changes that multiply the learning rate by `factor`, and the rate before and after."""
     fixed: list[Change | None] = []
-    rate = now.number("lr0")
-    if now.ultralytics and str(now.settings.get("optimizer") or "auto").lower() == "auto":
-        # Under auto lr0 is ignored: what it chose is set by hand, as far as it was seen.
-        if now.optimizer not in SETTINGS["optimizer"].choices or not now.rate:
+    rate = context.number("lr0")
+    if context.ultralytics and str(context.settings.get("optimizer") or "auto").lower() == "auto":
+        # With optimizer=auto, lr0 is ignored. Set the chosen values explicitly, if they were observed.
+        if context.optimizer not in SETTINGS["optimizer"].choices or not context.rate:
             return None
-        rate = now.rate
-        because = "optimizer=auto would ignore lr0: what it chose is named"
-        fixed = [now.change("optimizer", now.optimizer, why=because)]
-        fixed += [change for name, value in _AUTO.items() if (change := now.change(name, value, why=because))]
+        rate = context.rate
+        reason = "optimizer=auto would ignore lr0, so the chosen optimizer is set explicitly"
+        fixed = [context.change("optimizer", context.optimizer, why=reason)]
+        fixed += [change for name, value in _AUTO.items() if (change := context.change(name, value, why=reason))]
     if not rate:
         return None
-    # What is rounded here is far below what any training notices, and reads better on a command line.
+    # This rounding is far too small to affect a training, and the result is easier to read on a command line.
     after = float(f"{rate * factor:.6g}")
-    return [*fixed, now.change("lr0", after, why=why, costs=costs)], rate, after
+    return [*fixed, context.change("lr0", after, why=why, costs=costs)], rate, after

@@ -1,4 +1,4 @@
-"""Rungs for memory that runs out, beside those about the batch: what is held for convenience, then what images cost."""
+"""Remedies for memory that runs out, in addition to those for the batch: optional caches first, then image size."""
 
 from __future__ import annotations
 
@@ -12,143 +12,151 @@ if TYPE_CHECKING:
 MIN_IMAGE = 320
 STRIDE = 32
 TWO_STRIDES = 64
-"""Below this Ultralytics' batch normalisation may be left with a single value."""
+"""With smaller images, the batch normalization of Ultralytics may get only a single value."""
 CLEAR_EVERY = 10
 MOSAIC_STEPS = (0.75, 0.5)
 MIXUP_STEPS = (0.05, 0.0)
 
 
-def _nothing_extra(now: RemedyContext) -> Remedy | None:
-    if not now.ultralytics or not now.settings.get("cache"):
+def _nothing_extra(context: RemedyContext) -> Remedy | None:
+    if not context.ultralytics or not context.settings.get("cache"):
         return None
-    if now.cause == "device-out-of-memory" and now.device == "cuda":
+    if context.cause == "device-out-of-memory" and context.device == "cuda":
         return None
-    why = "it takes memory that the training needs"
+    why = "it uses memory that the training needs"
     return remedy(
         "nothing-extra",
-        "No cached data set and no plots: neither changes what is learned.",
-        now.change("cache", False, why=why, costs="time, where reading images is slow"),
-        now.change("plots", False, why=why, costs="Ultralytics' own images of the training are not drawn"),
+        "Turning off the data set cache and the plots: neither affects what the model learns.",
+        context.change("cache", False, why=why, costs="time, if reading images is slow"),
+        context.change("plots", False, why=why, costs="the plots of Ultralytics are not drawn"),
     )
 
 
 NOTHING_EXTRA = RemedyStep(
     "nothing-extra",
-    "`cache=False`, where a cache is used, and `plots=False` with it; not where only the memory of a CUDA device ran out.",
-    "time to read images, and Ultralytics' own plots",
+    "Set `cache=False`, if a cache is used, and also `plots=False`. Not if only the memory of a CUDA device ran out.",
+    "time to read images, and the plots of Ultralytics",
     _nothing_extra,
 )
 
 
-def _fewer_workers(now: RemedyContext) -> Remedy | None:
-    if now.workers <= 2:
+def _fewer_workers(context: RemedyContext) -> Remedy | None:
+    if context.workers <= 2:
         return None
     return remedy(
         "fewer-workers",
-        f"2 loader workers in place of {now.workers}: each holds a copy of the data set's lists and the batches it prepares.",
-        now.change("workers", 2, why="each worker holds memory of its own", costs="time, where loading is slow"),
+        f"Using 2 loader workers instead of {context.workers}: each keeps a copy of the lists of the data set, and its prefetched "
+        "batches.",
+        context.change("workers", 2, why="each worker uses its own memory", costs="time, if loading is slow"),
     )
 
 
 FEWER_WORKERS = RemedyStep(
     "fewer-workers",
-    "2 loader workers: each holds a copy of the data set's lists, page by page, and the batches that it prepares.",
-    "time, where loading is slow",
+    "Use 2 loader workers. Each worker keeps a copy of the lists of the data set (copied page by page), and its prefetched "
+    "batches.",
+    "time, if loading is slow",
     _fewer_workers,
 )
 
 
-def _fixed_shapes(now: RemedyContext) -> Remedy | None:
-    if not now.ultralytics:
+def _fixed_shapes(context: RemedyContext) -> Remedy | None:
+    if not context.ultralytics:
         return None
-    why = "the driver keeps a compiled graph for each shape of input"
+    why = "the driver keeps a compiled graph for each input shape"
     return remedy(
         "fixed-shapes",
-        "All batches get one shape: the driver keeps memory for every new one.",
-        now.change("multi_scale", 0.0, why=why, costs="less variety of size") if now.number("multi_scale") else None,
-        now.change("rect", False, why=why, costs="time: more padding") if now.settings.get("rect") else None,
+        "Using the same shape for all batches: the driver keeps memory for every new shape.",
+        context.change("multi_scale", 0.0, why=why, costs="less variation of scale")
+        if context.number("multi_scale")
+        else None,
+        context.change("rect", False, why=why, costs="time: more padding") if context.settings.get("rect") else None,
     )
 
 
 FIXED_SHAPES = RemedyStep(
     "fixed-shapes",
-    "`multi_scale=0` and `rect=False`: a driver that keeps memory for each shape of input meets only one.",
-    "less variety of size, more padding",
+    "Set `multi_scale=0` and `rect=False`, so that there is only one input shape: the driver keeps memory for each shape.",
+    "less variation of scale, more padding",
     _fixed_shapes,
 )
 
 
-def _clear_cache(now: RemedyContext) -> Remedy | None:
-    # Only where the device's memory is the machine's own does it help the machine.
-    helps = now.device == "mps" or (now.on_accelerator and now.cause == "driver-memory-bloat")
-    if not now.ultralytics or not helps or now.plan.clear_cache.steps or now.steps <= CLEAR_EVERY:
+def _clear_cache(context: RemedyContext) -> Remedy | None:
+    # This helps the machine only if the device shares its memory.
+    helps = context.device == "mps" or (context.on_accelerator and context.cause == "driver-memory-bloat")
+    if not context.ultralytics or not helps or context.plan.clear_cache.steps or context.steps <= CLEAR_EVERY:
         return None
     return remedy(
         "clear-cache",
-        f"The device's cache of free memory is given back every {CLEAR_EVERY} steps.",
-        now.change(
+        f"Releasing the cached free memory of the device every {CLEAR_EVERY} steps.",
+        context.change(
             "clear_cache.steps",
             CLEAR_EVERY,
-            why="the driver holds much more than tensors need",
-            costs="time: each asks for it again",
+            why="the driver holds much more memory than tensors need",
+            costs="time: the memory must be allocated again",
         ),
     )
 
 
 CLEAR_CACHE = RemedyStep(
     "clear-cache",
-    "The device's cache of free memory is given back every 10 steps (Ultralytics does so once an epoch); for the machine's "
-    "memory on MPS only.",
+    "Release the cached free memory of the device every 10 steps (Ultralytics does this once per epoch). For a shortage of system "
+    "memory, on MPS only.",
     "a few percent of time",
     _clear_cache,
 )
 
 
-def _less_mixup(now: RemedyContext) -> Remedy | None:
-    return _step_down(now, "mixup", MIXUP_STEPS)
+def _less_mixup(context: RemedyContext) -> Remedy | None:
+    return _step_down(context, "mixup", MIXUP_STEPS)
 
 
-def _less_mosaic(now: RemedyContext) -> Remedy | None:
-    return _step_down(now, "mosaic", MOSAIC_STEPS)
+def _less_mosaic(context: RemedyContext) -> Remedy | None:
+    return _step_down(context, "mosaic", MOSAIC_STEPS)
 
 
-def _step_down(now: RemedyContext, name: str, steps: tuple[float, ...]) -> Remedy | None:
-    value = now.number(name) if now.ultralytics else None
+def _step_down(context: RemedyContext, name: str, steps: tuple[float, ...]) -> Remedy | None:
+    value = context.number(name) if context.ultralytics else None
     lower = next((step for step in steps if value is not None and step < value), None)
     if lower is None:
         return None
     return remedy(
         f"less-{name}",
-        f"{name} {lower:g} in place of {value:g}: fewer boxes in an image, so that matching them with predictions takes less.",
-        now.change(
-            name, lower, why="fewer boxes in an image", costs="weaker augmentation: small data sets overfit sooner"
+        f"Setting {name} to {lower:g} instead of {value:g}: with fewer boxes per image, matching them with predictions needs less "
+        "memory.",
+        context.change(
+            name, lower, why="fewer boxes per image", costs="weaker augmentation: small data sets overfit earlier"
         ),
     )
 
 
 LESS_MIXUP = RemedyStep(
     "less-mixup",
-    "`mixup` down to 0.05, then 0: fewer boxes in an image, so that the assigner needs less memory and meets fewer cases.",
+    "Reduce `mixup` to 0.05, then to 0. With fewer boxes per image, the assigner needs less memory and handles fewer cases.",
     "weaker augmentation",
     _less_mixup,
 )
 LESS_MOSAIC = RemedyStep(
     "less-mosaic",
-    "`mosaic` 1.0, then 0.75, then 0.5: as with mixup.",
-    "weaker augmentation: small data sets overfit sooner",
+    "Reduce `mosaic` from 1.0 to 0.75, then to 0.5, for the same reason as `mixup`.",
+    "weaker augmentation: small data sets overfit earlier",
     _less_mosaic,
 )
 
 
 def smaller_image(size: int, began: int) -> int | None:
-    """About 0.8 of it, in strides; None below 320, or below half of what it began with where that was less."""
-    least = MIN_IMAGE if began > MIN_IMAGE else max(TWO_STRIDES, began // 2)
-    smaller = max(round(0.8 * size / STRIDE) * STRIDE, least)
+    """Return about 0.8 of the size, as a multiple of the stride; None at the minimum.
+
+    The minimum is 320, or half of the original size if that was 320 or less.
+    """
+    minimum = MIN_IMAGE if began > MIN_IMAGE else max(TWO_STRIDES, began // 2)
+    smaller = max(round(0.8 * size / STRIDE) * STRIDE, minimum)
     return smaller if smaller < size else None
 
 
-def _smaller_image(now: RemedyContext) -> Remedy | None:
-    size, began = now.number("imgsz"), now.began_with("imgsz")
+def _smaller_image(context: RemedyContext) -> Remedy | None:
+    size, began = context.number("imgsz"), context.original_value("imgsz")
     if size is None or not isinstance(began, int):
         return None
     smaller = smaller_image(int(size), began)
@@ -157,14 +165,17 @@ def _smaller_image(now: RemedyContext) -> Remedy | None:
     saved = 1 - (smaller / size) ** 2
     return remedy(
         "smaller-image",
-        f"Images of {smaller} pixels in place of {size:g}: about {saved:.0%} less memory for activations.",
-        now.change("imgsz", smaller, why="activations take less", costs="accuracy, on small objects most"),
+        f"Using images of {smaller} pixels instead of {size:g}: about {saved:.0%} less memory for activations.",
+        context.change(
+            "imgsz", smaller, why="activations need less memory", costs="accuracy, mostly for small objects"
+        ),
     )
 
 
 SMALLER_IMAGE = RemedyStep(
     "smaller-image",
-    "About 0.8 of the image size, in multiples of 32 (640, 512, 416, 320), not under 320 unless it began there.",
-    "accuracy, on small objects most",
+    "Reduce the image size to about 0.8, in multiples of 32 (640, 512, 416, 320), but not below 320, unless it was 320 or less "
+    "at the start.",
+    "accuracy, mostly for small objects",
     _smaller_image,
 )

@@ -1,11 +1,11 @@
-"""What to do about findings and ends: small decisions that read aloud, over one run state. Nothing here acts."""
+"""What to do about findings and failures: small decisions based on one run state. Nothing here acts."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.causes import NO_ATTEMPT_LEFT, ONLY_ATTEMPT, OUTSIDE, UNSEEN_PROGRESS_S, cause_of, is_mistake
-from holdfast.diagnosis.exits import where
+from holdfast.diagnosis.exits import describe_position
 from holdfast.diagnosis.rules import by_id
 from holdfast.remedies import CORRUPTING, Remedy, remedy_for
 from holdfast.schema.verdicts import Action, Decision, Outcome
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from holdfast.schema.verdicts import Finding
 
 MAX_WAIT_S = 60.0
-MIN_LIFE_S = 10.0
+MIN_EXPECTED_S = 10.0
 PREDICTS_KILL = frozenset(
     ("disk-filling", "driver-memory-bloat", "memory-leak", "memory-pressure", "validation-memory-spike")
 )
-"""Rules that warn of an end that has not come yet."""
+"""Rules that predict a failure."""
 FIXED_WHILE_RUNNING = frozenset(
     ("driver-memory-bloat", "epoch-time-blowup", "nms-cut-short", "validation-memory-spike")
 )
-"""What is better mended in time than suffered to its end."""
+"""Findings that are worth a restart while the training is still running."""
 SUSPECTS_DEVICE = frozenset(
     (
         *("assigner-shape-mismatch", "command-buffer-failed", "command-buffer-reused", "gradients-not-finite"),
@@ -33,19 +33,20 @@ SUSPECTS_DEVICE = frozenset(
         *("validation-disagrees", "weights-frozen"),
     )
 )
-"""What a device that computes wrongly shows itself by."""
+"""Findings that may be caused by a device that computes wrong results."""
 
 
 def expected_attempt_seconds(state: RunState) -> float | None:
-    """Seconds that an attempt of this run is to be expected to live, from those before it; snapshots are taken accordingly.
-    None where there are none.
+    """Return the expected duration of an attempt of this run, from the attempts before it; None if there are none.
+
+    The interval between snapshots depends on it.
     """
-    lives = [attempt.ended.seconds for attempt in state.attempts if attempt.ended is not None]
-    return max(MIN_LIFE_S, sum(lives) / len(lives)) if lives else None
+    durations = [attempt.ended.seconds for attempt in state.attempts if attempt.ended is not None]
+    return max(MIN_EXPECTED_S, sum(durations) / len(durations)) if durations else None
 
 
 def ends_attempt(finding: Finding, plan: Plan) -> bool:
-    """Whether a finding ends an attempt that is still alive: only a proof does, and only where the user lets it."""
+    """Return whether a finding stops a running attempt: only a proven failure does, and only if the user allows it."""
     if finding.severity != "fatal" or plan.observe_only or plan.on_finding != "act":
         return False
     rule = by_id().get(finding.rule)
@@ -53,12 +54,12 @@ def ends_attempt(finding: Finding, plan: Plan) -> bool:
 
 
 def asks_for_snapshot(finding: Finding, plan: Plan) -> bool:
-    """Whether a finding foretells a death: then what was done until now is better kept at once."""
+    """Return whether a finding predicts a failure: then a snapshot should be taken at once."""
     return finding.rule in PREDICTS_KILL and finding.severity != "note" and not plan.observe_only
 
 
 def worth_a_restart(finding: Finding, state: RunState, plan: Plan) -> bool:
-    """Whether a finding about a training that still lives is answered by going on in a fresh process, with one thing changed."""
+    """Return whether a finding about a running training is worth a restart in a fresh process with a changed setting."""
     if (
         finding.rule not in FIXED_WHILE_RUNNING
         or finding.severity == "note"
@@ -71,7 +72,7 @@ def worth_a_restart(finding: Finding, state: RunState, plan: Plan) -> bool:
 
 
 def suspects_device(state: RunState) -> bool:
-    """Whether a number that the training's device computed should be held against the CPU's."""
+    """Return whether results of the training device should be compared with the CPU."""
     device = str(state.attempt.settings.get("device") or "cpu")
     if device.startswith("cpu"):
         return False
@@ -79,7 +80,7 @@ def suspects_device(state: RunState) -> bool:
 
 
 def corrupt_from_step(state: RunState, remedy: Remedy | None) -> int | None:
-    """The step from which on nothing that this attempt saved may be gone on from; None where all of it is good."""
+    """Return the first step whose saved state must not be resumed from; None if everything this attempt saved is good."""
     if remedy is None or not remedy.from_start:
         return None
     finding = state.attempt.found(cause_of(state.attempt) or "")
@@ -87,7 +88,7 @@ def corrupt_from_step(state: RunState, remedy: Remedy | None) -> int | None:
 
 
 def corrupt_from_of_last_attempt(state: RunState) -> int | None:
-    """For a run that is taken up again: the step from which on the state of its newest attempt is spoiled."""
+    """For a run that is resumed: return the first step at which the state of its newest attempt is corrupt."""
     cause = cause_of(state.attempt)
     if cause not in CORRUPTING:
         return None
@@ -98,7 +99,7 @@ def corrupt_from_of_last_attempt(state: RunState) -> int | None:
 def after_end(
     state: RunState, plan: Plan, *, attempts_left: int, resume: Resume, remedy: Remedy | None = None
 ) -> Decision:
-    """What follows when an attempt is over: stop, another one, or another one with a remedy."""
+    """Decide what follows when an attempt is over: stop, another attempt, or another attempt with a remedy."""
     attempt = state.attempt
     cause = cause_of(attempt)
     reason = reason_to_stop(state, plan, attempts_left=attempts_left, resume=resume, remedy=remedy)
@@ -109,14 +110,18 @@ def after_end(
     came_further = attempt.steps and resume.checkpoint is not None and not without_progress(state)
     wait = min(MAX_WAIT_S, plan.backoff_s * (1 if came_further else 2 ** (len(state.attempts) - 1)))
     if changes or planned or (cause in OUTSIDE and attempt.steps and resume.checkpoint is not None):
-        wait = 0.0  # nothing is wrong with it that time would mend
-    how = f"from {resume.checkpoint} (step {resume.step})" if resume.checkpoint else f"from the start: {resume.why}"
-    why = [planned or f"attempt {attempt.number} ended {where(attempt)}"]
-    why += [_inside_a_sentence(remedy.description)] if remedy is not None and remedy.description else []
+        wait = 0.0  # waiting would not help
+    how = (
+        f"resuming from {resume.checkpoint} (step {resume.step})"
+        if resume.checkpoint
+        else f"starting over: {resume.why}"
+    )
+    why = [planned or f"attempt {attempt.number} ended {describe_position(attempt)}"]
+    why += [_to_clause(remedy.description)] if remedy is not None and remedy.description else []
     return Decision(
         action=Action.RETRY if changes else Action.RESTART,
         attempt=attempt.number,
-        why=f"{'; '.join(why)}; going on {how}",
+        why=f"{'; '.join(why)}; {how}",
         cause=cause,
         wait_s=wait,
         changes=changes,
@@ -125,17 +130,17 @@ def after_end(
     )
 
 
-def _inside_a_sentence(description: str) -> str:
-    """A name such as PYTORCH_MPS_PREFER_METAL or amp=False keeps its letters."""
+def _to_clause(description: str) -> str:
+    """Convert a sentence into a clause. Names such as PYTORCH_MPS_PREFER_METAL or amp=False keep their case."""
     word = description.partition(" ")[0]
     is_plain = word.isalpha() and word[1:] == word[1:].lower()
     return (description[:1].lower() if is_plain else description[:1]) + description[1:].rstrip(".")
 
 
 def is_over(state: RunState) -> bool:
-    """Whether a run has been judged, and its training ended by itself and well: nothing of it is left to be gone on with.
+    """Return whether a run has a verdict and its training finished successfully, so that there is nothing to resume.
 
-    One that somebody stopped between its last step and the verdict is still to be judged.
+    A run that was stopped between its last step and the verdict still needs a verdict.
     """
     if state.ended is None or state.ended.verdict == Outcome.INTERRUPTED:
         return False
@@ -147,8 +152,8 @@ def is_over(state: RunState) -> bool:
 def reason_to_stop(
     state: RunState, plan: Plan, *, attempts_left: int, resume: Resume, remedy: Remedy | None = None
 ) -> str | None:
-    """The first of these that holds, in words; None when there is no reason."""
-    helpless = remedy is None
+    """Return the first reason to stop that applies, as text; None if there is no reason."""
+    without_remedy = remedy is None
     attempt, cause = state.attempt, cause_of(state.attempt)
     ended = attempt.ended
     if ended is None:
@@ -158,19 +163,22 @@ def reason_to_stop(
         (ended.code == 0 and ended.stopped_by is None, "the command finished"),
         (ended.stopped_by == "user", "you interrupted it"),
         (ended.stopped_by == "terminate", "Holdfast was asked to terminate"),
-        (ended.stopped_by == "budget", "the time that the plan gives it is used up"),
-        (plan.observe_only, "--observe-only: nothing is started again"),
-        (helpless and rule is not None and rule.kind == "learning", f"{ended.stopped_by}: the same would happen again"),
-        (cause == "disk-full", "disk-full: another attempt would fail the same way until there is room"),
-        (helpless and is_mistake(attempt), f"it ended {where(attempt)}: the same would happen again"),
+        (ended.stopped_by == "budget", "the plan's time budget is used up"),
+        (plan.observe_only, "--observe-only: Holdfast does not restart anything"),
+        (
+            without_remedy and rule is not None and rule.kind == "learning",
+            f"{ended.stopped_by}: the same would happen again",
+        ),
+        (cause == "disk-full", "disk-full: another attempt would fail the same way until there is free space"),
+        (without_remedy and is_mistake(attempt), f"it ended {describe_position(attempt)}: the same would happen again"),
         (
             attempts_left <= 0 and not ended.planned,
             _out_of_attempts(plan, resume),
         ),
-        (helpless and without_progress(state), f"{cause} came twice with no progress in between"),
+        (without_remedy and without_progress(state), f"{cause} happened twice without progress in between"),
         (
             attempt.backed_up is not None and bool(attempt.backed_up.left_out) and resume.checkpoint is None,
-            "starting over could overwrite what was saved, and it could not be copied out of harm's way",
+            "starting over could overwrite saved files, and they could not be backed up",
         ),
     )
     return next((reason for holds, reason in reasons if holds), None)
@@ -178,15 +186,15 @@ def reason_to_stop(
 
 def _out_of_attempts(plan: Plan, resume: Resume) -> str:
     allowed = plan.budget.attempts
-    said = f"{ONLY_ATTEMPT} (--max-attempts 1)" if allowed == 1 else f"{NO_ATTEMPT_LEFT} of {allowed} (--max-attempts)"
+    text = f"{ONLY_ATTEMPT} (--max-attempts 1)" if allowed == 1 else f"{NO_ATTEMPT_LEFT} (--max-attempts {allowed})"
     if resume.checkpoint is None:
-        return said
-    at = f" from step {resume.step}" if resume.step else f" from {resume.checkpoint}"
-    return f"{said}; holdfast resume goes on{at}"
+        return text
+    where = f" from step {resume.step}" if resume.step else f" from {resume.checkpoint}"
+    return f"{text}; `holdfast resume` continues{where}"
 
 
 def without_progress(state: RunState) -> bool:
-    """The same cause twice, and the later attempt came no further."""
+    """Return whether the last two attempts ended for the same cause and the later one got no further."""
     if len(state.attempts) < 2:
         return False
     before, now = state.attempts[-2:]

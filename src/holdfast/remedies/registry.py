@@ -1,4 +1,4 @@
-"""Which rungs answer which finding, in their order. What is not named here has no remedy but a person's."""
+"""The remedies for each finding, in order. Findings that are not listed here cannot be fixed automatically."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 LIGHTER_VALIDATION = (VALIDATION_BATCH, VALIDATION_BOXES, VALIDATION_LESS_OFTEN)
 LESS_MEMORY = (MICRO_BATCH, LESS_MIXUP, LESS_MOSAIC, SMALLER_IMAGE, BATCH_OF_ONE, NEXT_DEVICE)
-LESS_PILES_UP = (NOTHING_EXTRA, FEWER_WORKERS, CLEAR_CACHE, PEAK_IN_VALIDATION)
-HOST_MEMORY = (*DIED_IN_VALIDATION, FRESH_PROCESS, *LESS_PILES_UP, *LESS_MEMORY)
-SWAPS = (FIXED_SHAPES, *LESS_PILES_UP, *LESS_MEMORY)
-"""A training that still lives is not started again for nothing but a fresh process."""
+LESS_CACHED = (NOTHING_EXTRA, FEWER_WORKERS, CLEAR_CACHE, PEAK_IN_VALIDATION)
+HOST_MEMORY = (*DIED_IN_VALIDATION, FRESH_PROCESS, *LESS_CACHED, *LESS_MEMORY)
+SWAPPING = (FIXED_SHAPES, *LESS_CACHED, *LESS_MEMORY)
+"""A training that is still running is not restarted only to get a fresh process."""
 NOT_FINITE = (AS_IT_IS, FULL_PRECISION, NEXT_DEVICE, HALF_RATE)
 
 REMEDIES: dict[str, tuple[RemedyStep, ...]] = {
@@ -86,7 +86,7 @@ REMEDIES: dict[str, tuple[RemedyStep, ...]] = {
     "crashed-segfault": (AS_IT_IS, NO_WORKERS, ONE_THREAD, ACCUMULATE_LESS, NEXT_DEVICE),
     "openmp-duplicate": (AS_IT_IS, ONE_THREAD),
     "step-hang": (NO_WORKERS, AS_IT_IS, NEXT_DEVICE),
-    # learning, where the device may be what does not learn
+    # learning: the device may be the reason
     "loss-all-zero": (NEXT_DEVICE,),
     "loss-component-zero": (NEXT_DEVICE,),
     "loss-constant": (NEXT_DEVICE,),
@@ -116,22 +116,22 @@ CORRUPTING = frozenset(
         "command-buffer-failed",
     )
 )
-"""Findings after which the attempt's state is not to be gone on from."""
-DATA_IS_LATE = (MORE_WORKERS, CACHE_ON_DISK)
+"""Findings that make the state of the attempt unusable: do not resume from it."""
+SLOW_DATA = (MORE_WORKERS, CACHE_ON_DISK)
 
 
-def remedy_steps_for(now: RemedyContext) -> tuple[RemedyStep, ...]:
-    if now.cause == "epoch-time-blowup":
-        return slow_epoch(now.finding.message if now.finding is not None else "")
-    rungs = REMEDIES.get(now.cause, ())
-    if now.device == "cuda" and HALF_RATE in rungs:
-        # Overflow and rates explain what is not finite on CUDA far better than the device does: it comes last.
-        return (*(remedy_step for remedy_step in rungs if remedy_step is not NEXT_DEVICE), NEXT_DEVICE)
-    return rungs
+def remedy_steps_for(context: RemedyContext) -> tuple[RemedyStep, ...]:
+    if context.cause == "epoch-time-blowup":
+        return slow_epoch(context.finding.message if context.finding is not None else "")
+    steps = REMEDIES.get(context.cause, ())
+    if context.device == "cuda" and HALF_RATE in steps:
+        # On CUDA, overflow and learning rates are much more likely reasons for values that are not finite than the device.
+        return (*(remedy_step for remedy_step in steps if remedy_step is not NEXT_DEVICE), NEXT_DEVICE)
+    return steps
 
 
 def slow_epoch(message: str) -> tuple[RemedyStep, ...]:
-    """By its cause, as the finding names it. Sleep, other programs and single pauses leave nothing to change."""
+    """Return the remedies by the cause that the finding names. Sleep, other programs and single pauses have none."""
     if SWAPPED in message:
-        return SWAPS
-    return DATA_IS_LATE if WAITED in message else ()
+        return SWAPPING
+    return SLOW_DATA if WAITED in message else ()

@@ -1,4 +1,4 @@
-"""Rungs that change nothing: a fresh process goes on."""
+"""Remedies that change nothing: a fresh process resumes."""
 
 from __future__ import annotations
 
@@ -10,35 +10,38 @@ if TYPE_CHECKING:
     from holdfast.remedies.context import RemedyContext
 
 
-def _fresh_process(now: RemedyContext) -> Remedy | None:
-    # From the start the same would pile up again to the same end.
-    if not now.progressed or not now.kept:
+def _fresh_process(context: RemedyContext) -> Remedy | None:
+    # Without a saved state and progress, memory would fill up again in the same way.
+    if not context.progressed or not context.kept:
         return None
     return Remedy(
         "fresh-process",
-        "A fresh process goes on from the last good state, with nothing changed: what had piled up in memory is gone, and "
-        "the attempt had come further than any before it.",
+        "Using a fresh process, with nothing changed: memory that accumulated in the old process is free again, "
+        "and the attempt got further than any before it.",
     )
 
 
 FRESH_PROCESS = RemedyStep(
     "fresh-process",
-    "A fresh process goes on from the last good state, nothing changed, where something was saved and the attempt came further "
-    "than any before it.",
+    "Resume from the last good state in a fresh process, with nothing changed. Only if something was saved and the attempt got "
+    "further than any before it.",
     "nothing",
     _fresh_process,
 )
 
 
-def _as_it_is(now: RemedyContext) -> Remedy | None:
-    if not now.progressed or now.again_before():
+def _retry_unchanged(context: RemedyContext) -> Remedy | None:
+    if not context.progressed or context.was_retried_unchanged():
         return None
-    return Remedy("as-it-is", "Once more as it is: what ended it may have been chance, and may not come again.")
+    return Remedy(
+        "as-it-is", "Retrying with nothing changed: the failure may have been random and may not happen again."
+    )
 
 
 AS_IT_IS = RemedyStep(
     "as-it-is",
-    "Once more as it is, from the last good state, where the attempt made progress: it may have been chance. Once for each cause.",
-    "nothing but the steps since then",
-    _as_it_is,
+    "Retry with nothing changed, from the last good state: the failure may have been random. Only if the attempt made progress, "
+    "and once for each cause.",
+    "the steps since the last good state",
+    _retry_unchanged,
 )

@@ -1,4 +1,4 @@
-"""What a rung of the ladder is, and what comes out of it."""
+"""The types `RemedyStep`, a step in the list of remedies for a cause, and `Remedy`, its result."""
 
 from __future__ import annotations
 
@@ -14,38 +14,39 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Remedy:
-    """The least change that answers a finding."""
+    """The smallest change that addresses a finding."""
 
     id: str
     description: str
-    """What is done and why, for people."""
+    """What is done and why, for the user."""
     changes: list[Change] = field(default_factory=list)
-    """Empty: a fresh process goes on, with nothing changed."""
+    """If empty, a fresh process resumes with nothing changed."""
     from_start: bool = False
-    """The state of this attempt is spoiled: go on only from what was saved before the finding's `since`, or start over."""
+    """The state of this attempt is corrupt: resume only from what was saved before the finding's `since`, or start over."""
 
 
 @dataclass(frozen=True)
 class RemedyStep:
-    """One way to answer a finding. It says None where it does not apply, changes nothing, or may not."""
+    """One way to address a finding."""
 
     id: str
     summary: str
-    """For the page of the ladder: a sentence."""
+    """One sentence for the documentation page of the remedies."""
     costs: str
-    """In accuracy and time."""
+    """The cost in accuracy and time."""
     remedy: Callable[[RemedyContext], Remedy | None]
+    """Returns None if the step does not apply, would change nothing, or is not allowed."""
     conditional: str = ""
-    """When it stands at this place of a ladder, where that is not always."""
+    """The condition under which the step is at this position of the list; empty: always."""
 
 
 def remedy(id_: str, description: str, *changes: Change | None) -> Remedy | None:
-    """Of these changes those that there are to make; None where there is none."""
-    made = [change for change in changes if change is not None]
-    return Remedy(id_, description, made) if made else None
+    """Return a remedy with those changes that are not None; None if all of them are."""
+    present = [change for change in changes if change is not None]
+    return Remedy(id_, description, present) if present else None
 
 
-def whole_remedy(id_: str, description: str, *changes: Change | None) -> Remedy | None:
-    """All of these changes or none: they make sense together only."""
-    made = [change for change in changes if change is not None]
-    return Remedy(id_, description, made) if len(made) == len(changes) else None
+def all_or_nothing(id_: str, description: str, *changes: Change | None) -> Remedy | None:
+    """Return a remedy with all of these changes; None if any of them is None, because they only make sense together."""
+    present = [change for change in changes if change is not None]
+    return Remedy(id_, description, present) if len(present) == len(changes) else None

@@ -1,4 +1,4 @@
-"""Rungs that make validation lighter, or say where its numbers come from."""
+"""Remedies that reduce the memory of validation, or validate on a trusted device."""
 
 from __future__ import annotations
 
@@ -17,107 +17,112 @@ MAX_BOXES = 100
 LESS_OFTEN = 5
 
 
-def _smaller_batch(now: RemedyContext) -> Remedy | None:
-    batch = now.validation_batch
+def _smaller_batch(context: RemedyContext) -> Remedy | None:
+    batch = context.validation_batch
     if batch is None or batch <= 1:
         return None
     smaller = max(1, batch // 4)
-    why, costs = "validation holds a whole batch of predictions", "time in validation"
-    change = now.change("validation.batch", smaller, why=why, costs=costs)
+    why, costs = "validation keeps the predictions of a whole batch", "time in validation"
+    change = context.change("validation.batch", smaller, why=why, costs=costs)
     if change is None:
         return None
     return remedy(
         "validation-batch",
-        f"Lighter validation: {smaller} images at a time in place of {batch}. The scores stay as they are, but for a little padding.",
+        f"Validating {smaller} images at a time instead of {batch}. The scores stay the same, except for small effects of padding.",
         change,
-        _no_plots(now),
+        _disable_plots(context),
     )
 
 
 VALIDATION_BATCH = RemedyStep(
     "validation-batch",
-    "A quarter of the validation batch, down to 1, and no plots with it. Ultralytics takes twice the training's batch unless it is told.",
-    "time in validation, and Ultralytics' own plots; the scores stay as they are",
+    "Use a quarter of the validation batch, down to 1, and draw no plots. By default, Ultralytics uses twice the training batch.",
+    "time in validation, and the plots of Ultralytics; the scores stay the same",
     _smaller_batch,
 )
 
 
-def _no_plots(now: RemedyContext) -> Change | None:
-    """They are drawn in validations, and ride along: for themselves they would not be worth an attempt."""
-    if not now.ultralytics or now.cause == "nms-cut-short":
+def _disable_plots(context: RemedyContext) -> Change | None:
+    """Return a change that disables plots, which are drawn during validations. Alone, it would not be worth an attempt."""
+    if not context.ultralytics or context.cause == "nms-cut-short":
         return None
-    costs = "Ultralytics' own images of the training are not drawn"
-    return now.change("plots", False, why="they are drawn in validations", costs=costs)
+    costs = "the plots of Ultralytics are not drawn"
+    return context.change("plots", False, why="plots are drawn during validations", costs=costs)
 
 
-def _fewer_boxes(now: RemedyContext) -> Remedy | None:
-    most = now.plan.validation.max_det or now.number("max_det") or 300
-    if not now.ultralytics or most <= MAX_BOXES:
+def _fewer_boxes(context: RemedyContext) -> Remedy | None:
+    most = context.plan.validation.max_det or context.number("max_det") or 300
+    if not context.ultralytics or most <= MAX_BOXES:
         return None
     return remedy(
         "validation-boxes",
-        f"Lighter validation: at most {MAX_BOXES} boxes an image in place of {most:g}.",
-        now.change(
+        f"Keeping at most {MAX_BOXES} boxes per image in validation instead of {most:g}.",
+        context.change(
             "validation.max_det",
             MAX_BOXES,
-            why="boxes of all images are kept until they are scored",
-            costs=_CROWDED,
+            why="the boxes of all images are kept until they are scored",
+            costs=_CROWDED_COST,
         ),
     )
 
 
-_CROWDED = "the scores of images with more objects than that are too low"
+_CROWDED_COST = "the scores of images with more objects are too low"
 VALIDATION_BOXES = RemedyStep(
-    "validation-boxes", "At most 100 boxes an image while the training validates (`max_det`).", _CROWDED, _fewer_boxes
+    "validation-boxes",
+    "Keep at most 100 boxes per image (`max_det`) in validations during training.",
+    _CROWDED_COST,
+    _fewer_boxes,
 )
 
 
-def _less_often(now: RemedyContext) -> Remedy | None:
-    if not now.ultralytics or now.plan.validation.every >= LESS_OFTEN:
+def _less_often(context: RemedyContext) -> Remedy | None:
+    if not context.ultralytics or context.plan.validation.every >= LESS_OFTEN:
         return None
     return remedy(
         "validation-less-often",
-        f"Validation every {LESS_OFTEN} epochs and at the end.",
-        now.change("validation.every", LESS_OFTEN, why="each validation is a peak of memory", costs=_COARSE),
+        f"Validating every {LESS_OFTEN} epochs and at the end.",
+        context.change("validation.every", LESS_OFTEN, why="each validation is a memory peak", costs=_COARSE_COST),
     )
 
 
-_COARSE = "best.pt is chosen among fewer epochs"
+_COARSE_COST = "best.pt is chosen from fewer epochs"
 VALIDATION_LESS_OFTEN = RemedyStep(
-    "validation-less-often", "Validation every 5 epochs, and at the end.", _COARSE, _less_often
+    "validation-less-often", "Validate every 5 epochs and at the end.", _COARSE_COST, _less_often
 )
 
 
-def _where(remedy_step: RemedyStep, when: str, holds: Callable[[RemedyContext], bool]) -> RemedyStep:
-    return replace(remedy_step, conditional=when, remedy=lambda now: remedy_step.remedy(now) if holds(now) else None)
+def _add_condition(remedy_step: RemedyStep, when: str, holds: Callable[[RemedyContext], bool]) -> RemedyStep:
+    return replace(
+        remedy_step, conditional=when, remedy=lambda context: remedy_step.remedy(context) if holds(context) else None
+    )
 
 
 DIED_IN_VALIDATION = tuple(
-    _where(remedy_step, "where it ended in a validation", lambda now: now.in_validation)
+    _add_condition(remedy_step, "if it ended during a validation", lambda context: context.in_validation)
     for remedy_step in (VALIDATION_BATCH, VALIDATION_BOXES, VALIDATION_LESS_OFTEN)
 )
-PEAK_IN_VALIDATION = _where(
+PEAK_IN_VALIDATION = _add_condition(
     VALIDATION_BATCH,
-    "where validation was seen to hold more than training",
-    lambda now: now.validation_is_peak and now.plan.validation.batch is None,
+    "if validation used more memory than training",
+    lambda context: context.validation_is_peak and context.plan.validation.batch is None,
 )
 
 
-def _on_cpu(now: RemedyContext) -> Remedy | None:
-    if not now.ultralytics:
+def _on_cpu(context: RemedyContext) -> Remedy | None:
+    if not context.ultralytics:
         return None
     return remedy(
         "validation-on-cpu",
-        "best.pt is validated once more on the CPU at the end: that score is the one to trust.",
-        now.change(
+        "Validating best.pt once more on the CPU at the end: trust that score.",
+        context.change(
             "validation.on_cpu",
             "always",
-            why="two validations of one checkpoint contradict each other",
+            why="two validations of the same checkpoint disagree",
             costs="time at the end",
         ),
     )
 
 
 VALIDATION_ON_CPU = RemedyStep(
-    "validation-on-cpu", "best.pt is validated once more on the CPU at the end.", "time at the end", _on_cpu
+    "validation-on-cpu", "Validate best.pt once more on the CPU at the end.", "time at the end", _on_cpu
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from holdfast.remedies.registry import CORRUPTING, DATA_IS_LATE, REMEDIES, SWAPS
+from holdfast.remedies.registry import CORRUPTING, REMEDIES, SLOW_DATA, SWAPPING
 
 if TYPE_CHECKING:
     from holdfast.remedies.step import RemedyStep
@@ -29,8 +29,8 @@ Findings not listed here have no automatic remedy, nor have learning failures on
 def as_markdown() -> str:
     remedies = {
         **REMEDIES,
-        "epoch-time-blowup, if the machine swapped": SWAPS,
-        "epoch-time-blowup, if it waited for data": DATA_IS_LATE,
+        "epoch-time-blowup, if the machine swapped": SWAPPING,
+        "epoch-time-blowup, if it waited for data": SLOW_DATA,
     }
     parts = [_HEAD, "## Remedies for each finding", "", "| finding | remedies, in order |", "|---|---|"]
     parts += [f"| {_cause(cause)} | {', '.join(_ids(steps))} |" for cause, steps in remedies.items()]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.output_patterns import needles, rules_speaking_of
-from holdfast.diagnosis.planned_restart import plans_restart
+from holdfast.diagnosis.output_patterns import needles, rules_matching
+from holdfast.diagnosis.planned_restart import find_restart_reason
 from holdfast.probe.holdfast_probe import heartbeat
 from holdfast.process import process_events
 from holdfast.process.exit_evidence import collect_exit_evidence, last_words
@@ -99,7 +99,7 @@ class Attempt:
         self._planned = ""
         self._graceful_stop = GracefulStop(run, lambda: recorder.state, self._began)
         self._notes: set[tuple[str, str]] = set()
-        self._lines = OutputMatcher(needles(), rules_speaking_of)
+        self._lines = OutputMatcher(needles(), rules_matching)
         child.watch(self._lines)
 
     def run(self) -> events.AttemptEnded:
@@ -182,7 +182,7 @@ class Attempt:
     def _check_planned_restart(self, now: float) -> None:
         """Restart the training before memory is used up."""
         if self._stopped_by is None and self._graceful_stop.may_restart(now):
-            reason = plans_restart(self._recorder.state, self._plan)
+            reason = find_restart_reason(self._recorder.state, self._plan)
             if reason is not None:
                 self._restart(PLANNED, reason)
 
@@ -271,7 +271,7 @@ class Attempt:
         attempt = self._recorder.state.attempt
         if (
             self._hint_given
-            or not attempt.saves.are_on_the_way(attempt.last_step)
+            or not attempt.saves.are_saved_during_training(attempt.last_step)
             or self._graceful_stop.takes_snapshots()
             or self._plan.checkpoint is not None
             or self._plan.observe_only

@@ -17,8 +17,15 @@ import msgspec
 import holdfast
 from holdfast.diagnosis.goodput import goodput_of
 from holdfast.diagnosis.run_state import RunState, load_run_state
-from holdfast.diagnosis.stages import FINISHED, carried_on, gate, load_staged_run, result_of, verdict_of
-from holdfast.remedies import applied
+from holdfast.diagnosis.stages import (
+    FINISHED,
+    check_gate,
+    collect_carried_changes,
+    load_staged_run,
+    result_of,
+    verdict_of,
+)
+from holdfast.remedies.apply import apply_changes
 from holdfast.remedies.policy import is_over
 from holdfast.schema import events
 from holdfast.schema.errors import PlanInvalid, RunIsOver, UsageError
@@ -152,7 +159,7 @@ class Stages:
         )
         if last.ended.verdict in FINISHED:
             gate_settings = self._plan.stages[last.number - 1].gate
-            is_open, message = gate(
+            is_open, message = check_gate(
                 gate_settings, result_of(state, gate_settings.metric), staged_run.best_before(last.number)
             )
             if is_open:
@@ -177,10 +184,10 @@ class Stages:
         carried_changes = self._run_safely(
             journal,
             "reading the previous stages",
-            lambda: carried_on(load_run_state(replay(folder)) for folder in self._other_folders(number)),
+            lambda: collect_carried_changes(load_run_state(replay(folder)) for folder in self._other_folders(number)),
             list[Change](),
         )
-        plan = self._limit_budget(number, applied(stage_plan(self._plan, stage, weights), carried_changes))
+        plan = self._limit_budget(number, apply_changes(stage_plan(self._plan, stage, weights), carried_changes))
         measured = ""
         if stage.skip_if_oom and staged_run.stage(number, stage.name).started is None:
             self._note(journal, "measuring", f"whether stage {stage.name} fits into memory, with a short trial run")
@@ -256,7 +263,7 @@ class Stages:
         self, staged_run: StagedRun, folder: RunFolder, number: int, stage: Stage, verdict: Verdict
     ) -> events.StageEnded:
         result = result_of(load_run_state(replay(folder)), stage.gate.metric)
-        is_open, message = gate(stage.gate, result, staged_run.best_before(number))
+        is_open, message = check_gate(stage.gate, result, staged_run.best_before(number))
         finished = verdict.outcome.value in FINISHED
         return events.StageEnded(
             at=self._deps.clock(),

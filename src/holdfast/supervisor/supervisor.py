@@ -30,7 +30,8 @@ from holdfast.process.child_process import ChildProcess
 from holdfast.process.process_identity import AttemptProcesses, ProcessIdentity, pid_space, read_identity
 from holdfast.process.sensors import ClockWatch, Sensors
 from holdfast.process.terminal import Terminal
-from holdfast.remedies import applied, remedy_for
+from holdfast.remedies import remedy_for
+from holdfast.remedies.apply import apply_changes
 from holdfast.remedies.policy import (
     after_end,
     corrupt_from_of_last_attempt,
@@ -203,7 +204,7 @@ class Supervisor:
         return events.Resume(how="start over", why="Holdfast could not determine where to resume")
 
     def _apply(self, changes: list[Change]) -> None:
-        self._plan = self._run_safely("changing the plan", lambda: applied(self._plan, changes), self._plan)
+        self._plan = self._run_safely("changing the plan", lambda: apply_changes(self._plan, changes), self._plan)
 
     def _end_leftovers(self) -> None:
         """Stop what the previous supervisor left running, before anything new starts. Do not touch other processes."""

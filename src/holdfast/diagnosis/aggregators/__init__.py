@@ -1,6 +1,7 @@
-"""Monitors: each folds the events about one subject into what rules ask of it, in bounded memory.
+"""Aggregators: each folds the events about one subject into the values that rules need, in bounded memory.
 
-The state of an attempt is made of them. A monitor keeps facts and never concludes; a rule concludes and keeps nothing.
+The state of an attempt consists of them. An aggregator stores facts and draws no conclusions; a rule draws conclusions and
+stores nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Batches: whether they differ, and how large they are."""
+"""Batches: whether they differ, and their sizes."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from holdfast.diagnosis.aggregators.running_stats import RunningMedian, Streak
 from holdfast.diagnosis.series import Series
 from holdfast.schema import events
 
-KEPT_HASHES = 4096
+MAX_HASHES = 4096
 SMALL = 0.125
-"""A batch of at most this part of the typical one is small."""
-ENOUGH_TO_BE_TYPICAL = 20
+"""A batch of at most this fraction of the typical size is small."""
+MIN_FOR_TYPICAL = 20
 
 
 class Batches:
     def __init__(self) -> None:
         self.hashed = 0
         self.same_in_a_row = 0
-        """Hashed batches up to the newest that are all the same one."""
+        """Number of consecutive hashed batches, up to the newest, that are identical."""
         self.different = 0
-        """At least so many different ones were seen."""
+        """At least this many different batches were seen."""
         self.samples = Series()
-        """Samples a backward, by step."""
+        """Samples per backward pass, by step."""
         self.typical = RunningMedian()
-        """Samples a backward, small ones left out."""
+        """Samples per backward pass, without small batches."""
         self.small = Streak()
-        """Steps in a row whose batches are small against the typical one."""
+        """Consecutive steps with small batches, compared with the typical size."""
         self.in_epoch: int | None = None
-        """Batches that the last whole epoch had."""
+        """Number of batches in the last complete epoch."""
         self.steps_in_epoch: int | None = None
-        """Steps that it had."""
+        """Number of steps in the last complete epoch."""
         self._epoch_ended_at = 0
         self._newest: str | None = None
         self._hashes: set[str] = set()
@@ -36,35 +36,35 @@ class Batches:
     def fold(self, event: events.Step | events.Steps) -> None:
         if isinstance(event, events.Step):
             if event.samples and event.backwards:
-                self._size(event.samples / event.backwards, event.step, event.step)
+                self._add_size(event.samples / event.backwards, event.step, event.step)
             if event.batch is not None:
-                self._hash(event.batch)
+                self._add_hash(event.batch)
             return
         if event.samples and event.backwards:
-            self._size(event.samples / event.backwards, event.first, event.last)
+            self._add_size(event.samples / event.backwards, event.first, event.last)
         if event.different > 1:
             self.hashed += event.batches
             self.same_in_a_row = 1
             self.different = max(self.different, event.different)
-        elif event.batches > 1:  # a single hash of a window cannot be compared with those before it
+        elif event.batches > 1:  # a window with a single hash cannot be compared with earlier ones
             self.hashed += event.batches
             self.same_in_a_row += event.batches
 
-    def _size(self, each: float, first: int, last: int) -> None:
+    def _add_size(self, samples: float, first: int, last: int) -> None:
         count = last - first + 1
-        self.samples.add_many(last, n=count, mean=each, low=each, high=each, zeros=0, last=each)
-        if self.typical.count >= ENOUGH_TO_BE_TYPICAL and each <= SMALL * self.typical.median:
+        self.samples.add_many(last, n=count, mean=samples, low=samples, high=samples, zeros=0, last=samples)
+        if self.typical.count >= MIN_FOR_TYPICAL and samples <= SMALL * self.typical.median:
             self.small.add(last, count, first)
         else:
             if self.small.count:
                 self.small.end()
-            self.typical.add(each, count)
+            self.typical.add(samples, count)
 
-    def _hash(self, batch: str) -> None:
+    def _add_hash(self, batch: str) -> None:
         self.hashed += 1
         self.same_in_a_row = self.same_in_a_row + 1 if batch == self._newest else 1
         self._newest = batch
-        if batch not in self._hashes and len(self._hashes) < KEPT_HASHES:
+        if batch not in self._hashes and len(self._hashes) < MAX_HASHES:
             self._hashes.add(batch)
             self.different += 1
 

@@ -1,4 +1,4 @@
-"""What was saved, and whether it was what was live."""
+"""Saved files, and whether they contain the live weights."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.schema import events
 
-KEPT = 256
-A_WHILE = 20
-"""Steps after a save that no ending makes."""
+MAX_PATHS = 256
+MIN_STEPS_AFTER = 20
+"""After the final save of a training, there are fewer steps than this."""
 
 
 class CheckpointSaves:
     def __init__(self) -> None:
         self.by_path: dict[str, events.Saved] = {}
-        """The newest of each path, in the order of saving."""
+        """The newest save of each path, in the order of saving."""
         self.newest: events.Saved | None = None
-        """The newest in which weights were recognised and compared."""
+        """The newest save whose weights were recognised and compared."""
         self.count = 0
         self.first_step: int | None = None
-        """At which a file was first saved."""
+        """The step of the first save."""
         self.last_step = 0
         self.seconds = 0.0
 
-    def are_on_the_way(self, step: int) -> bool:
-        """By a step it has become plain that files are saved while it trains, and not only what came of it at the end."""
+    def are_saved_during_training(self, step: int) -> bool:
+        """Return whether, by this step, it is clear that files are saved during training and not only at its end."""
         if self.first_step is None:
             return False
-        return self.last_step > self.first_step or step - self.last_step >= max(self.last_step, A_WHILE)
+        return self.last_step > self.first_step or step - self.last_step >= max(self.last_step, MIN_STEPS_AFTER)
 
     def fold(self, event: events.Saved) -> None:
         self.count += 1
@@ -40,5 +40,5 @@ class CheckpointSaves:
             self.last_step = max(self.last_step, event.step)
             self.by_path.pop(event.path, None)
             self.by_path[event.path] = event
-            if len(self.by_path) > KEPT:
+            if len(self.by_path) > MAX_PATHS:
                 del self.by_path[next(iter(self.by_path))]

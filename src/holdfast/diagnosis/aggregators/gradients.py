@@ -1,62 +1,62 @@
-"""Gradients: norms, finiteness, whether they are there at all and whether they are cleared."""
+"""Gradients: their norms, whether they are finite, whether they exist at all, and whether they are cleared."""
 
 from __future__ import annotations
 
 import math
 
-from holdfast.diagnosis.aggregators.losses import add
+from holdfast.diagnosis.aggregators.losses import add_value
 from holdfast.diagnosis.aggregators.running_stats import RunningMedian, Streak
 from holdfast.diagnosis.series import Series
 from holdfast.schema import events
 from holdfast.schema.events import as_finite, as_number
 
-KEPT = 16
+MAX_STALE = 16
 FAR_ABOVE = 1000.0
-"""A norm of so many times the typical one is far above it."""
+"""A norm is far above the typical norm if it is this many times as large."""
 SUDDEN = 300.0
-"""So many times the norm before it, and a norm has jumped, not grown."""
-ENOUGH_TO_BE_TYPICAL = 20
+"""A norm has jumped, instead of growing, if it is this many times the norm before it."""
+MIN_FOR_TYPICAL = 20
 
 
 class Gradients:
     def __init__(self) -> None:
         self.norms = Series()
-        """As clipping or a look saw them, by step."""
+        """Norms from gradient clipping or from a sample, by step."""
         self.typical_norm = RunningMedian()
-        """Norms far above it left out."""
+        """The typical norm, without norms far above it."""
         self.far_above = Streak()
-        """Norms in a row that are far above the typical one."""
+        """Consecutive norms far above the typical norm."""
         self.jumped = False
-        """Whether they came there in one step."""
+        """Whether the norm rose that far in a single step."""
         self.seen_nonzero = False
-        """Whether a gradient was ever seen that is not zero."""
+        """Whether any gradient was nonzero so far."""
         self.latest: events.Gradients | None = None
         self.samples = 0
         self.zero = Streak()
-        """Steps in a row at which every gradient was seen to be exactly zero and the loss was not."""
+        """Consecutive steps at which every gradient was exactly zero and the loss was not."""
         self.missing = Streak()
-        """Looks in a row at which the run's optimizer had parameters and not one of them a gradient."""
+        """Consecutive samples in which the primary optimizer had parameters, but no parameter had a gradient."""
         self.fewest_missing: int | None = None
-        """So many of its tensors had no gradient at every look that saw any."""
+        """The smallest number of tensors without a gradient, over all samples with any gradient."""
         self.samples_with_some = 0
         self.nonfinite = Streak()
-        """Looks in a row, in steps that were taken, at which some gradient was not finite."""
+        """Consecutive samples, at steps that were not skipped, with a gradient that was not finite."""
         self.nonfinite_others = Streak()
-        """The same for further optimizers."""
+        """The same for other optimizers."""
         self.nonfinite_norms = Streak()
-        """Steps in a row whose norm was not finite."""
+        """Consecutive steps whose norm was not finite."""
         self.skipped = 0
-        """Steps that a gradient scaler skipped."""
+        """Number of steps that a gradient scaler skipped."""
         self.skipped_in_a_row = 0
-        """Those with no step in between, and the step that was taken before them."""
+        """Number of consecutive skipped steps, and the last step before them."""
         self.skipped_after: int | None = None
         self.stale_gradients: list[events.StaleGradients] = []
         """The first few and the newest."""
         self.stale_count = 0
         self.never_cleared = Streak()
-        """Intervals between steps that began with left-over gradients, of an optimizer that never had clean ones."""
+        """Intervals between steps that began with left-over gradients, for an optimizer that never had cleared ones."""
         self.others = False
-        """Whether further optimizers step beside the one whose steps are the run's."""
+        """Whether other optimizers step in addition to the primary optimizer."""
         self._norm_before = 0.0
 
     def fold_steps(self, event: events.Step | events.Steps) -> None:
@@ -66,7 +66,7 @@ class Gradients:
             self.zero.end()
         if event.grad_norm is None:
             return
-        add(self.norms, event, event.grad_norm)
+        add_value(self.norms, event, event.grad_norm)
         norm = event.grad_norm
         if isinstance(event, events.Step):
             value = as_number(norm) if not isinstance(norm, events.WindowStats) else norm.mean
@@ -106,7 +106,7 @@ class Gradients:
         low, high = between
         self.seen_nonzero = self.seen_nonzero or high > 0.0
         typical = self.typical_norm
-        if typical.count >= ENOUGH_TO_BE_TYPICAL and low > FAR_ABOVE * typical.median:
+        if typical.count >= MIN_FOR_TYPICAL and low > FAR_ABOVE * typical.median:
             if not self.far_above.count:
                 self.jumped = low > SUDDEN * self._norm_before
             self.far_above.add(last, n, first)
@@ -116,7 +116,7 @@ class Gradients:
             typical.add(math.sqrt(low * high) if low > 0.0 else high, n)
             self._norm_before = high
 
-    def fold_look(self, event: events.Gradients) -> None:
+    def fold_sample(self, event: events.Gradients) -> None:
         self.latest = event
         self.samples += 1
         nonfinite = self.nonfinite_others if event.other_optimizer else self.nonfinite
@@ -141,11 +141,11 @@ class Gradients:
 
     def fold_skipped(self, event: events.Skipped) -> None:
         self.skipped += 1
-        # Steps may be told later than what was skipped between them: the step's number is what counts.
+        # Steps may be reported later than the skipped steps between them, so compare the step numbers.
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if event.step == self.skipped_after else 1
         self.skipped_after = event.step
         for nonfinite in (self.nonfinite, self.nonfinite_others):
-            if nonfinite.until == event.step + 1:  # it was seen, and then not stepped on
+            if nonfinite.until == event.step + 1:  # it was sampled, and then the step was skipped
                 nonfinite.end()
 
     def fold_stale(self, event: events.StaleGradients) -> None:
@@ -154,6 +154,6 @@ class Gradients:
             self.never_cleared.end()
         else:
             self.never_cleared.add(event.step)
-        if len(self.stale_gradients) >= KEPT:
+        if len(self.stale_gradients) >= MAX_STALE:
             self.stale_gradients.pop()
         self.stale_gradients.append(event)

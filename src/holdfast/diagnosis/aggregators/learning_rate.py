@@ -1,4 +1,4 @@
-"""Learning rates, and what their schedulers were made for."""
+"""Learning rates, and the number of steps that their schedulers are configured for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from holdfast.diagnosis.series import Series
 from holdfast.schema import events
 
 VANISHED = 1e-8
-"""Of its own peak, or less: such a rate moves nothing that float32 could hold."""
+"""As a fraction of its own peak: a rate this small changes nothing that float32 can represent."""
 
 
 class LearningRates:
@@ -15,8 +15,8 @@ class LearningRates:
         """The highest rate of all parameter groups, by step."""
         self.latest: list[float] = []
         self.vanished_steps = 0
-        """Steps in a row, up to the newest, whose rate is as good as zero against the peak before it; and the step of the
-        first of them."""
+        """Number of consecutive steps, up to the newest, whose rate is practically zero compared with the earlier peak; and
+        the first of these steps."""
         self.vanished_since: int | None = None
         self.schedules: dict[str, events.Schedule] = {}
 

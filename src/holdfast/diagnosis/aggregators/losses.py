@@ -1,4 +1,4 @@
-"""Losses and their components, step by step."""
+"""Losses and their components, by step."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from holdfast.diagnosis.series import Series
 from holdfast.schema.events import Step, Steps, WindowStats, as_number
 
 EARLY = 20
-"""So many of the first losses stand for what the untrained model makes."""
+"""Number of first losses that represent the untrained model."""
 FAR = 10.0
-"""A loss is far off when it is this many times the highest of the first ones."""
+"""A loss is far off if it is this many times the highest of the first losses."""
 LEAP = 5.0
-"""A loss has left its start when it is this many times the very first one, which no step has touched yet."""
+"""A loss has left its start if it is this many times the very first loss, which was computed before any step."""
 RECENT = 128
 
 
@@ -30,37 +30,37 @@ class Losses:
     def __init__(self) -> None:
         self.whole = Series()
         self.parts: dict[str, Series] = {}
-        """Loss components by name, where an adapter knows them."""
+        """Loss components by name, if an adapter knows them."""
         self.labelled_zeros_at_first: dict[str, int] = {}
-        """Of each component, how many steps it was exactly zero before it was anything else. Steps whose batch is known to
-        hold no object do not count: a component may rightly be zero there."""
+        """For each component, the number of steps at which it was exactly zero before its first nonzero value. Steps whose
+        batch is known to contain no object do not count: a component may correctly be zero there."""
         self.objects: int | None = None
-        """Labelled objects so far, where an adapter counts them."""
+        """Number of labelled objects so far, if an adapter counts them."""
         self.early: list[float] = []
         """The first finite losses."""
         self.recent: deque[Recent] = deque(maxlen=RECENT)
-        """The newest finite ones."""
+        """The newest finite losses."""
         self.far_steps = 0
-        """Steps in a row, up to the newest, whose losses are all far above the first ones."""
+        """Number of consecutive steps, up to the newest, whose losses are all far above the first losses."""
         self.left_steps = 0
-        """Steps in a row, up to the newest, whose losses are all above the very first one by LEAP; and how many losses
-        had come when the first of them did."""
+        """Number of consecutive steps, up to the newest, whose losses are all more than LEAP times the very first loss; and
+        the number of losses before them."""
         self.left_after = 0
         self.same_at_rate = 0
-        """Steps in a row, up to the newest, with exactly the same loss and a learning rate that is not zero."""
+        """Number of consecutive steps, up to the newest, with exactly the same loss and a nonzero learning rate."""
         self.others = 0
-        """Steps that further optimizers made beside the clock's."""
+        """Number of steps of other optimizers than the primary optimizer."""
         self._far = float("inf")
 
     @property
     def at_first(self) -> float | None:
-        """What the untrained model makes: the median of the first losses."""
+        """The loss of the untrained model: the median of the first losses."""
         return statistics.median(self.early) if self.early else None
 
     def fold(self, event: Step | Steps) -> None:
         count = self.whole.count
         same = self.whole.same_in_a_row
-        add(self.whole, event, event.loss)
+        add_value(self.whole, event, event.loss)
         if event.other_steps:
             self.others += sum(event.other_steps.values())
         if event.instances is not None:
@@ -68,7 +68,7 @@ class Losses:
         if event.parts:
             self._fold_parts(event)
         if self.whole.count > count and event.loss is not None:
-            self._follow(event, event.loss, self.whole.count - count, same)
+            self._fold_loss(event, event.loss, self.whole.count - count, same)
 
     def _fold_parts(self, event: Step | Steps) -> None:
         labelled = event.instances != 0
@@ -77,20 +77,20 @@ class Losses:
             if series is None:
                 series = self.parts[name] = Series()
             before = series.zeros_at_first
-            add(series, event, value)
+            add_value(series, event, value)
             if labelled:
                 zeros = self.labelled_zeros_at_first.get(name, 0)
                 self.labelled_zeros_at_first[name] = zeros + series.zeros_at_first - before
 
-    def _follow(self, event: Step | Steps, loss: float | str | WindowStats, n: int, same: int) -> None:
+    def _fold_loss(self, event: Step | Steps, loss: float | str | WindowStats, n: int, same: int) -> None:
         if isinstance(loss, WindowStats):
             low, mean = loss.low, loss.mean
         else:
             low = mean = float(loss)
         self.recent.append(Recent(event.step if isinstance(event, Step) else event.last, n, mean))
         rate = n if event.lr and max(event.lr) > 0.0 else 0
-        goes_on = self.whole.same_in_a_row == same + n
-        self.same_at_rate = self.same_at_rate + rate if goes_on else min(rate, self.whole.same_in_a_row)
+        is_same = self.whole.same_in_a_row == same + n
+        self.same_at_rate = self.same_at_rate + rate if is_same else min(rate, self.whole.same_in_a_row)
         first = self.whole.first
         if first is not None and low > LEAP * first > 0.0:
             self.left_after = self.whole.count - n if not self.left_steps else self.left_after
@@ -105,10 +105,10 @@ class Losses:
             self.far_steps = self.far_steps + n if low > self._far else 0
 
 
-def add(series: Series, event: Step | Steps, value: float | str | WindowStats | None) -> None:
-    """One value of a step, or the spread of a window, at its last step."""
+def add_value(series: Series, event: Step | Steps, value: float | str | WindowStats | None) -> None:
+    """Add the value of a step, or the statistics of a window at its last step."""
     if isinstance(value, WindowStats):
-        series.add_spread(event.last if isinstance(event, Steps) else event.step, value)
+        series.add_window(event.last if isinstance(event, Steps) else event.step, value)
     else:
         number = as_number(value)
         if number is not None:

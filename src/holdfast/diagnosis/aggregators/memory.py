@@ -1,4 +1,4 @@
-"""Memory: of the process tree, of the system, and of the device as its driver sees it."""
+"""Memory of the process tree, of the system, and of the device as reported by its driver."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from holdfast.schema import events
 
-KEPT_SAMPLES = 512
-KEPT_POINTS = 1024
-KEPT_SPELLS = 512
-KEPT_EVALUATIONS = 64
-KEPT_EPOCHS = 512
-KEPT_WINDOWS = 512
-"""Of one epoch."""
-KEPT_SHAPES = 3
-"""The newest epochs are kept look by look: what comes again in every epoch shows in them."""
+MAX_SAMPLES = 512
+MAX_POINTS = 1024
+MAX_SPELLS = 512
+MAX_EVALUATIONS = 64
+MAX_EPOCHS = 512
+MAX_WINDOWS = 512
+"""Windows of one epoch."""
+MAX_SHAPES = 3
+"""The newest epochs are kept with all their samples: they show what repeats in every epoch."""
 MIN_SAMPLES = 5
-"""An epoch with fewer is taken together with the next."""
+"""An epoch with fewer samples is merged with the next."""
 
 
 class Point(NamedTuple):
-    """Consecutive samples, as one: numbers of bytes are means, other things are as they were at the last."""
+    """One or more consecutive samples, merged: numbers of bytes are means, other values are those of the last sample."""
 
     at: float
     step: int
@@ -32,17 +32,17 @@ class Point(NamedTuple):
     n: int
     rss: float
     peak: int
-    """The most that the process tree held in one of the samples."""
+    """The maximum of the process tree in one of the samples."""
     available: int
     swap: int
     disk_free: int
     processes: int
     own: float | None
-    """Of the process that trains, alone."""
+    """Resident memory of the training process alone."""
     driver: float | None
-    """What the device's driver or its caching allocator holds."""
+    """Memory held by the device's driver or its caching allocator."""
     allocated: float | None
-    """What of that is in tensors."""
+    """The part of it that is in tensors."""
 
     @property
     def both(self) -> float:
@@ -50,17 +50,17 @@ class Point(NamedTuple):
 
 
 class HeldMemory(NamedTuple):
-    """What the training holds, in the three ways in which it can be counted."""
+    """The memory of the training, counted in three ways."""
 
     rss: float
     both: float
-    """Resident memory and what the device's driver holds."""
+    """Resident memory plus the memory held by the device's driver."""
     allocated: float
-    """In tensors on a device."""
+    """Memory in tensors on a device."""
 
 
 class MemoryWindow(NamedTuple):
-    """One sample, or some that follow each other."""
+    """One sample, or several consecutive ones."""
 
     at: float
     step: int
@@ -69,19 +69,19 @@ class MemoryWindow(NamedTuple):
 
 
 class EpochMemory(NamedTuple):
-    """What was held in an epoch, or in a few short ones taken together: the median of its looks."""
+    """The memory in an epoch, or in a few short epochs together: the median of its samples."""
 
     epochs: int
     before: int
-    """The step that it began after."""
+    """The last step before it."""
     last: int
-    """The step that it ended with."""
+    """Its last step."""
     at: float
     held: HeldMemory
 
 
 class PressureSpell(NamedTuple):
-    """The most that was held within a short time."""
+    """The maximum memory within a short time."""
 
     began: float
     ended: float
@@ -91,7 +91,7 @@ class PressureSpell(NamedTuple):
 
 
 class EvaluationMemory(NamedTuple):
-    """What one evaluation held, and what the training had held since the evaluation before it."""
+    """The memory during one evaluation, and during the training since the evaluation before it."""
 
     step: int
     during: PressureSpell
@@ -100,20 +100,20 @@ class EvaluationMemory(NamedTuple):
 
 class Memory:
     def __init__(self) -> None:
-        self.samples: deque[events.Sample] = deque(maxlen=KEPT_SAMPLES)
+        self.samples: deque[events.Sample] = deque(maxlen=MAX_SAMPLES)
         self.count = 0
-        """Samples so far."""
+        """Number of samples so far."""
         self.points: list[Point] = []
-        """The whole attempt, oldest first; when there are too many, neighbours are joined two by two."""
+        """The whole attempt, oldest first. When there are too many points, neighbours are merged in pairs."""
         self.least_available: int | None = None
         self.most_rss = 0
         self.device: events.Memory | None = None
         """The newest reading of the device's memory."""
-        self.evaluations: deque[EvaluationMemory] = deque(maxlen=KEPT_EVALUATIONS)
+        self.evaluations: deque[EvaluationMemory] = deque(maxlen=MAX_EVALUATIONS)
         self.epochs: list[EpochMemory] = []
-        """The whole attempt, oldest first, from its first step on; joined like the points."""
-        self.shapes: deque[tuple[EpochMemory, list[MemoryWindow]]] = deque(maxlen=KEPT_SHAPES)
-        """The newest epochs, with their looks."""
+        """The whole attempt from its first step, oldest first; merged like the points."""
+        self.shapes: deque[tuple[EpochMemory, list[MemoryWindow]]] = deque(maxlen=MAX_SHAPES)
+        """The newest epochs, with their samples."""
         self._driver_above_rss = False
         self._first_seen_step: int | None = None
         self.windows: list[MemoryWindow] = []
@@ -123,21 +123,24 @@ class Memory:
         self._per_epoch = 1
         self._per_point = 1
         self._spells: list[PressureSpell] = []
-        """Since the last evaluation. That one has begun is known only when it ends."""
+        """Since the last evaluation. The start of an evaluation becomes known only when it ends."""
 
     @property
-    def time_to_look(self) -> bool:
-        """A long series changes slowly, and to fit it costs a millisecond: every few samples, ever fewer of them."""
+    def is_analysis_due(self) -> bool:
+        """Whether to analyze the series now: every few samples, and less and less often.
+
+        A long series changes slowly, and fitting it takes a millisecond.
+        """
         return self.count % max(4, self.count // 64) == 0
 
     @property
     def on_mps(self) -> bool:
-        """The device's memory is the machine's own."""
+        """Whether the device shares the memory of the machine."""
         return self.device is not None and self.device.device.startswith("mps")
 
     @property
-    def blind(self) -> bool:
-        """Resident memory does not hold what the driver of a unified memory holds: they must be added."""
+    def excludes_driver(self) -> bool:
+        """Whether resident memory excludes the driver's memory on a unified-memory device, so that both must be added."""
         return self.on_mps and self._driver_above_rss
 
     def fold_sample(self, event: events.Sample, step: int, epoch: int | None = None) -> None:
@@ -147,9 +150,9 @@ class Memory:
         self.least_available = event.available if least is None else min(least, event.available)
         self.most_rss = max(self.most_rss, event.rss)
         device = self.device
-        driver = _driver(device)
+        driver = _get_driver_bytes(device)
         self._driver_above_rss = self._driver_above_rss or (driver or 0) > event.rss
-        self._add(
+        self._add_point(
             Point(
                 event.at,
                 step,
@@ -166,16 +169,16 @@ class Memory:
                 device.allocated if device is not None else None,
             )
         )
-        self._spell(PressureSpell(event.at, event.at, event.rss, driver or 0, event.available))
+        self._add_spell(PressureSpell(event.at, event.at, event.rss, driver or 0, event.available))
         if self._first_seen_step is None:
             self._first_seen_step = step
         elif step > self._first_seen_step:
             allocated = device.allocated if device is not None else None
             held = HeldMemory(event.rss, event.rss + (driver or 0), allocated or 0)
-            self._look(MemoryWindow(event.at, step, held, held))
+            self._add_window(MemoryWindow(event.at, step, held, held))
 
     def fold_epoch(self, event: events.Epoch) -> None:
-        """An epoch's looks are all since the epoch before: where it is validated does not matter, as it comes each time."""
+        """Close an epoch with all samples since the epoch before. This includes its validation, as it does in every epoch."""
         self._epochs_in_windows += 1
         if len(self.windows) < MIN_SAMPLES or event.step <= (self._epoch_began_after or 0):
             return
@@ -189,63 +192,65 @@ class Memory:
         self.shapes.append((done, self.windows))
         self.windows, self._epochs_in_windows, self._epoch_began_after = [], 0, event.step
         if self.epochs and self.epochs[-1].epochs < self._per_epoch:
-            self.epochs[-1] = _joined_epochs(self.epochs[-1], done)
+            self.epochs[-1] = _merge_epochs(self.epochs[-1], done)
             return
         self.epochs.append(done)
-        if len(self.epochs) > KEPT_EPOCHS:
+        if len(self.epochs) > MAX_EPOCHS:
             self._per_epoch = 2 * max(self._per_epoch, done.epochs)
             pairs = range(0, len(self.epochs) - 1, 2)
             rest = self.epochs[len(self.epochs) // 2 * 2 :]
-            self.epochs = [_joined_epochs(self.epochs[i], self.epochs[i + 1]) for i in pairs] + rest
+            self.epochs = [_merge_epochs(self.epochs[i], self.epochs[i + 1]) for i in pairs] + rest
 
     def fold_device(self, event: events.Memory) -> None:
         self.device = event
         if self.samples:
-            # Between two samples of the process tree the device alone was looked at.
-            self._spell(PressureSpell(event.at, event.at, 0, _driver(event) or 0, self.samples[-1].available))
+            # Between two samples of the process tree, only the device was sampled.
+            self._add_spell(
+                PressureSpell(event.at, event.at, 0, _get_driver_bytes(event) or 0, self.samples[-1].available)
+            )
 
     def fold_evaluation(self, event: events.Evaluation) -> None:
-        """It comes at the end: what was measured in its time belongs to it."""
+        """Assign the samples to the evaluation. The event arrives at the end of the evaluation."""
         began = event.at - event.seconds
         during = [spell for spell in self._spells if began <= spell.began <= event.at]
         training = [spell for spell in self._spells if spell.ended < began]
         if any(spell.rss for spell in during) and any(spell.rss for spell in training):
-            self.evaluations.append(EvaluationMemory(event.step, _joined_spells(during), _joined_spells(training)))
+            self.evaluations.append(EvaluationMemory(event.step, _merge_spells(during), _merge_spells(training)))
         self._spells = [spell for spell in self._spells if spell.began > event.at]
 
-    def _add(self, point: Point) -> None:
+    def _add_point(self, point: Point) -> None:
         if self.points and self.points[-1].n < self._per_point:
-            self.points[-1] = _joined(self.points[-1], point)
+            self.points[-1] = _merge_points(self.points[-1], point)
             return
         self.points.append(point)
-        if len(self.points) > KEPT_POINTS:
+        if len(self.points) > MAX_POINTS:
             self._per_point *= 2
             pairs = range(0, len(self.points) - 1, 2)
             rest = self.points[len(self.points) // 2 * 2 :]
-            self.points = [_joined(self.points[i], self.points[i + 1]) for i in pairs] + rest
+            self.points = [_merge_points(self.points[i], self.points[i + 1]) for i in pairs] + rest
 
-    def _look(self, window: MemoryWindow) -> None:
+    def _add_window(self, window: MemoryWindow) -> None:
         self.windows.append(window)
-        if len(self.windows) > KEPT_WINDOWS:
+        if len(self.windows) > MAX_WINDOWS:
             pairs = zip(self.windows[::2], self.windows[1::2], strict=False)
             rest = self.windows[len(self.windows) // 2 * 2 :]
-            self.windows = [_joined_windows(*pair) for pair in pairs] + rest
+            self.windows = [_merge_windows(*pair) for pair in pairs] + rest
 
-    def _spell(self, spell: PressureSpell) -> None:
+    def _add_spell(self, spell: PressureSpell) -> None:
         self._spells.append(spell)
-        if len(self._spells) > KEPT_SPELLS:
+        if len(self._spells) > MAX_SPELLS:
             pairs = range(0, len(self._spells) - 1, 2)
             rest = self._spells[len(self._spells) // 2 * 2 :]
-            self._spells = [_joined_spells(self._spells[i : i + 2]) for i in pairs] + rest
+            self._spells = [_merge_spells(self._spells[i : i + 2]) for i in pairs] + rest
 
 
-def _driver(event: events.Memory | None) -> int | None:
+def _get_driver_bytes(event: events.Memory | None) -> int | None:
     if event is None:
         return None
     return event.driver if event.driver is not None else event.reserved
 
 
-def _joined(a: Point, b: Point) -> Point:
+def _merge_points(a: Point, b: Point) -> Point:
     n = a.n + b.n
     return b._replace(
         n=n,
@@ -257,12 +262,12 @@ def _joined(a: Point, b: Point) -> Point:
     )
 
 
-def _joined_windows(a: MemoryWindow, b: MemoryWindow) -> MemoryWindow:
+def _merge_windows(a: MemoryWindow, b: MemoryWindow) -> MemoryWindow:
     mean = HeldMemory(*((one + other) / 2.0 for one, other in zip(a.mean, b.mean, strict=True)))
     return MemoryWindow(b.at, b.step, mean, HeldMemory(*map(max, zip(a.most, b.most, strict=True))))
 
 
-def _joined_epochs(a: EpochMemory, b: EpochMemory) -> EpochMemory:
+def _merge_epochs(a: EpochMemory, b: EpochMemory) -> EpochMemory:
     n = a.epochs + b.epochs
     held = HeldMemory(*((one * a.epochs + other * b.epochs) / n for one, other in zip(a.held, b.held, strict=True)))
     return EpochMemory(n, a.before, b.last, b.at, held)
@@ -274,7 +279,7 @@ def _mean(a: float | None, a_n: int, b: float | None, b_n: int) -> float | None:
     return (a * a_n + b * b_n) / (a_n + b_n)
 
 
-def _joined_spells(spells: list[PressureSpell]) -> PressureSpell:
+def _merge_spells(spells: list[PressureSpell]) -> PressureSpell:
     return PressureSpell(
         spells[0].began,
         spells[-1].ended,

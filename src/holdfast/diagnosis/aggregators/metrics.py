@@ -1,4 +1,4 @@
-"""What validations came to, one after the other."""
+"""The results of validations, in order."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
 
     from holdfast.schema import events
 
-KEPT = 2048
-"""Validations of one training. When there are more, every second one is dropped."""
+MAX_VALIDATIONS = 2048
+"""Validations of one training. If there are more, every second one is dropped."""
 
 
 class Point(NamedTuple):
     epoch: int
-    """The adapter's epoch, else the number of the validation."""
+    """The epoch reported by the adapter, or else the number of the validation."""
     value: float
     step: int = 0
 
 
 class Track:
-    """One metric over the validations that have it."""
+    """One metric over all validations that report it."""
 
     def __init__(self) -> None:
         self.points: list[Point] = []
         self.zeros = 0
         self.highest: int | None = None
-        """Where the highest and the lowest finite value stand: the first of equals."""
+        """The indexes of the highest and the lowest finite value; the first of equal ones."""
         self.lowest: int | None = None
 
     def add(self, point: Point) -> None:
@@ -57,15 +57,15 @@ class Track:
 class Metrics:
     def __init__(self) -> None:
         self.history: list[events.Metrics] = []
-        """Validations during the training, oldest first; of the newest training, where one process makes several."""
+        """Validations during the training, oldest first. If one process runs several trainings, those of the newest."""
         self.tracks: dict[str, Track] = {}
         """The same by metric."""
         self.final: events.Metrics | None = None
-        """One more of the best checkpoint at the end, where the trainer makes it."""
+        """The final validation of the best checkpoint, if the trainer does one."""
         self.epochs_not_finite = 0
-        """Epochs in a row, up to the newest, with a training loss that is not finite."""
+        """Number of consecutive epochs, up to the newest, with a training loss that is not finite."""
         self.epochs_of_zero_loss = 0
-        """Epochs from the first on whose training losses are all exactly zero."""
+        """Number of epochs, from the first one, whose training losses are all exactly zero."""
 
     @property
     def latest(self) -> events.Metrics | None:
@@ -77,12 +77,12 @@ class Metrics:
             self.final = event
             return
         if event.epoch is not None and before is not None and event.epoch < before:
-            self._begin([])
-        elif len(self.history) >= KEPT:
-            self._begin(self.history[::2])
+            self._reset([])
+        elif len(self.history) >= MAX_VALIDATIONS:
+            self._reset(self.history[::2])
         self._append(event)
 
-    def _begin(self, kept: list[events.Metrics]) -> None:
+    def _reset(self, kept: list[events.Metrics]) -> None:
         self.history, self.tracks, self.final = [], {}, None
         self.epochs_not_finite = self.epochs_of_zero_loss = 0
         for event in kept:
@@ -90,36 +90,36 @@ class Metrics:
 
     def _append(self, event: events.Metrics) -> None:
         self.history.append(event)
-        losses = [as_number(said) for name, said in event.values.items() if is_training_loss(name)]
+        losses = [as_number(raw) for name, raw in event.values.items() if is_training_loss(name)]
         nonfinite = any(loss is not None and not math.isfinite(loss) for loss in losses)
         self.epochs_not_finite = self.epochs_not_finite + 1 if nonfinite else 0
         if losses and not any(losses) and self.epochs_of_zero_loss == len(self.history) - 1:
             self.epochs_of_zero_loss += 1
-        for name, said in event.values.items():
-            value = as_number(said)
+        for name, raw in event.values.items():
+            value = as_number(raw)
             if value is not None:
                 self.tracks.setdefault(name, Track()).add(Point(event.epoch or len(self.history), value, event.step))
 
     @property
     def counts_epochs(self) -> bool:
-        """Its points have epochs of the training's own, which go on after a restart; numbers of validations begin again."""
+        """Whether the points have epochs of the training, which continue after a restart. Validation numbers restart."""
         return bool(self.history) and self.history[-1].epoch is not None
 
     def names(self) -> list[str]:
         return list(self.history[-1].values) if self.history else []
 
     def scores(self) -> list[str]:
-        """Metrics that are better when higher, the one that chooses the best checkpoint first."""
+        """Return the metrics that are better when higher. The metric that selects the best checkpoint comes first."""
         return sorted(filter(is_score, self.names()), key=_rank)
 
     def series(self, name: str) -> list[Point]:
-        """One metric over the validations that have it."""
+        """Return one metric over all validations that report it."""
         track = self.tracks.get(name)
         return track.points if track is not None else []
 
 
 def over_attempts(several: Sequence[Metrics], name: str) -> Track:
-    """One metric over all attempts of a run: what a later attempt did again replaces what it was before."""
+    """Return one metric over all attempts of a run. Results that a later attempt repeated replace the earlier ones."""
     if len(several) == 1:
         return several[0].tracks.get(name) or Track()
     points: list[Point] = []
@@ -136,14 +136,14 @@ def over_attempts(several: Sequence[Metrics], name: str) -> Track:
     return track
 
 
-def history_over(several: Sequence[Metrics]) -> list[events.Metrics]:
-    """The validations of all attempts of a run, in the same way."""
-    told: list[events.Metrics] = []
+def merge_histories(several: Sequence[Metrics]) -> list[events.Metrics]:
+    """Return the validations of all attempts of a run, merged like `over_attempts`."""
+    history: list[events.Metrics] = []
     for metrics in several:
         if metrics.history:
             first = metrics.history[0]
-            told = [each for each in told if _is_before(each, first)] + metrics.history
-    return told
+            history = [earlier for earlier in history if _is_before(earlier, first)] + metrics.history
+    return history
 
 
 def _is_before(earlier: events.Metrics, again: events.Metrics) -> bool:
@@ -153,38 +153,41 @@ def _is_before(earlier: events.Metrics, again: events.Metrics) -> bool:
 
 
 def newest_of(several: Sequence[Metrics]) -> Metrics | None:
-    """Of the newest attempt that came to a validation."""
+    """Return the metrics of the newest attempt that had a validation."""
     return next((metrics for metrics in reversed(several) if metrics.history), None)
 
 
 class Best(NamedTuple):
-    """The validation at which a run was at its best."""
+    """The best validation of a run."""
 
     name: str
     epoch: int
     value: float
     since: int
-    """Validations since then."""
+    """Number of validations since then."""
     higher_is_better: bool
 
 
 def best_of(several: Sequence[Metrics]) -> Best | None:
-    """By the score that chooses the best checkpoint, else by the validation loss; None where neither was seen."""
-    names = newest_of(several)
-    if names is None:
+    """Return the best validation by the score that selects the best checkpoint, or else by the validation loss.
+
+    Return None if neither was recorded.
+    """
+    newest = newest_of(several)
+    if newest is None:
         return None
-    score = next((name for name in names.scores() if is_known_score(name)), None)
+    score = next((name for name in newest.scores() if is_known_score(name)), None)
     if score is not None:
         track = over_attempts(several, score)
-        where = None if track.all_zero else track.highest
+        index = None if track.all_zero else track.highest
     else:
-        score = next(iter(sorted(filter(is_validation_loss, names.names()), key=len)), None)
+        score = next(iter(sorted(filter(is_validation_loss, newest.names()), key=len)), None)
         track = over_attempts(several, score) if score is not None else Track()
-        where = track.lowest
-    if score is None or where is None:
+        index = track.lowest
+    if score is None or index is None:
         return None
-    point = track.points[where]
-    return Best(score, point.epoch, point.value, len(track.points) - 1 - where, not is_loss(score))
+    point = track.points[index]
+    return Best(score, point.epoch, point.value, len(track.points) - 1 - index, not is_loss(score))
 
 
 def is_loss(name: str) -> bool:
@@ -203,29 +206,29 @@ def is_train(name: str) -> bool:
     return _words(name)[0] in ("train", "training")
 
 
-NO_SCORE = re.compile(
+NOT_A_SCORE = re.compile(
     "lr|learning|time|epoch|step|steps|speed|runtime|second|seconds|flos|flops|memory|norm|batch|images|objects|error|"
     "err|mae|mse|rmse|mape|perplexity|ppl|wer|cer|fid|kid|lpips|nll|bpb|bpc|distance|divergence|kl|regret|ece|eer|brier|entropy"
 )
-"""Words of metrics that are no measure of quality, or are better when lower."""
+"""Words in the names of metrics that do not measure quality, or that are better when lower."""
 
 
 def is_score(name: str) -> bool:
-    """A metric that is better when it is higher, as far as its name tells."""
-    return not is_loss(name) and not is_train(name) and not any(map(NO_SCORE.fullmatch, _words(name)))
+    """Return whether a metric is better when higher, judging by its name."""
+    return not is_loss(name) and not is_train(name) and not any(map(NOT_A_SCORE.fullmatch, _words(name)))
 
 
-CHOOSING = ("fitness", "map50-95", "map", "f1", "accuracy", "acc")
+SELECTION_METRICS = ("fitness", "map50-95", "map", "f1", "accuracy", "acc")
 SCORES = ("precision", "recall", "auc", "auroc", "dice", "iou", "miou", "bleu", "rouge", "r2", "psnr", "ssim", "score")
 
 
 def is_known_score(name: str) -> bool:
-    """A score by a name that leaves no doubt."""
-    return is_score(name) and (_rank(name) < len(CHOOSING) or not set(SCORES).isdisjoint(_words(name)))
+    """Return whether the name clearly denotes a score."""
+    return is_score(name) and (_rank(name) < len(SELECTION_METRICS) or not set(SCORES).isdisjoint(_words(name)))
 
 
 def _rank(name: str) -> int:
-    return next((rank for rank, word in enumerate(CHOOSING) if word in name.lower()), len(CHOOSING))
+    return next((rank for rank, word in enumerate(SELECTION_METRICS) if word in name.lower()), len(SELECTION_METRICS))
 
 
 def _words(name: str) -> list[str]:

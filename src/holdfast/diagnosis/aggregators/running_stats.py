@@ -1,21 +1,21 @@
-"""What is typical of a series of positive numbers, and how long something has been so, in a few counters."""
+"""The typical value of a series of positive numbers, and the length of a streak, in a few counters."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-AGAIN_EVERY = 16
+UPDATE_EVERY = 16
 
 
 class RunningMedian:
-    """The median, to within a factor of two."""
+    """The median of positive numbers, accurate to a factor of two."""
 
     def __init__(self) -> None:
         self.count = 0
         self._by_octave: dict[int, int] = {}
         self._median = 0.0
-        self._known_at = 0
+        self._updated_at = 0
 
     def add(self, value: float, n: int = 1) -> None:
         if value > 0.0 and math.isfinite(value):
@@ -25,9 +25,9 @@ class RunningMedian:
 
     @property
     def median(self) -> float:
-        """0.0 where nothing is known."""
-        if self.count and (not self._known_at or self.count - self._known_at >= AGAIN_EVERY):
-            self._known_at = self.count
+        """0.0 if there are no values."""
+        if self.count and (not self._updated_at or self.count - self._updated_at >= UPDATE_EVERY):
+            self._updated_at = self.count
             below = 0
             for octave in sorted(self._by_octave):
                 below += self._by_octave[octave]
@@ -39,15 +39,15 @@ class RunningMedian:
 
 @dataclass
 class Streak:
-    """Sightings in a row of the same thing, up to the newest."""
+    """Consecutive observations of the same condition, up to the newest."""
 
     count: int = 0
     since: int | None = None
-    """The step of the first."""
+    """The step of the first observation."""
     until: int | None = None
 
     def add(self, step: int, n: int = 1, first: int | None = None) -> None:
-        """Seen at a step, or in `n` steps that begin with `first`. A step that is seen twice counts once."""
+        """Add an observation at a step, or in `n` steps from `first` to `step`. A step counts only once."""
         if self.until is not None and step <= self.until:
             return
         self.count += n
@@ -59,5 +59,5 @@ class Streak:
 
     @property
     def steps(self) -> int:
-        """How many steps it spans."""
+        """The number of steps that the streak spans."""
         return 0 if self.since is None or self.until is None else self.until - self.since + 1

@@ -1,4 +1,4 @@
-"""Snapshots: the newest, what they cost, and what became of those that were to be gone on from."""
+"""Snapshots: the newest, what they cost, and the results of restoring them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.schema import events
 
-KEPT = 16
+MAX_KEPT = 16
 
 
 class Snapshots:
     def __init__(self) -> None:
         self.newest: events.Snapshot | None = None
-        self.known: deque[events.Snapshot] = deque(maxlen=KEPT)
+        self.known: deque[events.Snapshot] = deque(maxlen=MAX_KEPT)
         self.count = 0
         self.stall = 0.0
-        """Seconds that the training waited for them, all together."""
+        """Total seconds that the training waited for snapshots."""
         self.failed: events.SnapshotFailed | None = None
-        """The newest that could not be written, where none was written after it."""
-        self.torn: deque[events.SnapshotCorrupt] = deque(maxlen=KEPT)
+        """The newest snapshot that could not be written, if none was written after it."""
+        self.corrupt: deque[events.SnapshotCorrupt] = deque(maxlen=MAX_KEPT)
         self.restored: events.Restored | None = None
         self.replayed: events.Replayed | None = None
 
@@ -34,8 +34,8 @@ class Snapshots:
     def fold_failed(self, event: events.SnapshotFailed) -> None:
         self.failed = event
 
-    def fold_torn(self, event: events.SnapshotCorrupt) -> None:
-        self.torn.append(event)
+    def fold_corrupt(self, event: events.SnapshotCorrupt) -> None:
+        self.corrupt.append(event)
 
     def fold_replayed(self, event: events.Replayed) -> None:
         self.replayed = event

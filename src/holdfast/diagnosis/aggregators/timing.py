@@ -1,4 +1,4 @@
-"""How long things take: steps, waiting for data, epochs, evaluations, and what the machine did meanwhile."""
+"""The duration of steps, data waits, epochs and evaluations, and what the machine did at the same time."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import NamedTuple
 from holdfast.diagnosis.series import Series
 from holdfast.schema import events
 
-KEPT_EPOCHS = 1024
-KEPT_WINDOWS = 512
-KEPT_EVALUATIONS = 256
-KEPT_PAUSES = 256
+MAX_EPOCHS = 1024
+MAX_WINDOWS = 512
+MAX_EVALUATIONS = 256
+MAX_PAUSES = 256
 WINDOW_SECONDS = 60.0
-"""Step time is compared between windows of at least this long, and of at least so many steps."""
+"""Step times are compared between windows of at least this duration and this number of steps."""
 WINDOW_STEPS = 5
-COMPARED_FROM = 5.0
-"""Seconds. Shorter epochs, of which there may be very many, are not compared with those before them."""
+MIN_COMPARED_S = 5.0
+"""Shorter epochs, of which there may be very many, are not compared with earlier ones."""
 
 
 class Pause(NamedTuple):
-    """Time that was not the steps'."""
+    """Time that was not spent on steps."""
 
     at: float
-    """Its end."""
+    """The end of the pause."""
     seconds: float
     what: str
     """"evaluation", "saving", "slept" or "suspended"."""
@@ -35,7 +35,7 @@ class Pause(NamedTuple):
 
 @dataclass
 class Period:
-    """Some time of a training: what it did, and what the machine did meanwhile."""
+    """A period of a training: what the training did, and what the machine did at the same time."""
 
     last_step: int = 0
     steps: int = 0
@@ -45,16 +45,16 @@ class Period:
     data_wait: float = 0.0
     pauses: list[Pause] = field(default_factory=list)
     first_sample: events.Sample | None = None
-    """The last one before it where there is one: counters that only rise are read as differences."""
+    """The last sample before the period, if there is one: counters that only increase are read as differences."""
     last_sample: events.Sample | None = None
     load: float = 0.0
-    """The sum of the samples' load averages, and how many samples had one."""
+    """The sum of the load averages of the samples, and the number of samples that have one."""
     loads: int = 0
     least_available: int | None = None
     most_swap: int = 0
 
-    def after(self, before: Period) -> None:
-        """Begin where the period before ended."""
+    def continue_from(self, before: Period) -> None:
+        """Start where the previous period ended."""
         self.first_sample = self.last_sample = before.last_sample
         self.most_swap = before.last_sample.swap if before.last_sample is not None else 0
 
@@ -82,8 +82,8 @@ class Period:
         self.least_available = event.available if least is None else min(least, event.available)
         self.most_swap = max(self.most_swap, event.swap)
 
-    def pause(self, pause: Pause) -> None:
-        if len(self.pauses) < KEPT_PAUSES:
+    def add_pause(self, pause: Pause) -> None:
+        if len(self.pauses) < MAX_PAUSES:
             self.pauses.append(pause)
 
     def paused(self, *what: str, since: float = 0.0) -> float:
@@ -91,7 +91,7 @@ class Period:
 
     @property
     def step_time(self) -> float:
-        """Seconds a step, the longest left out: one pause that nobody knows of is not a slower training."""
+        """Seconds per step without the longest step: a single unrecorded pause does not make the training slower."""
         if self.steps < 2:
             return self.step_seconds
         return (self.step_seconds - self.slowest) / (self.steps - 1)
@@ -109,7 +109,7 @@ class Period:
 
     @property
     def own_load(self) -> float | None:
-        """Processors that the training kept busy, on average."""
+        """The average number of processors that the training kept busy."""
         first, last = self.first_sample, self.last_sample
         if first is None or last is None or first.cpu is None or last.cpu is None or last.at <= first.at:
             return None
@@ -117,7 +117,7 @@ class Period:
 
     @property
     def others_load(self) -> float | None:
-        """What others kept busy or waiting, as far as the load average tells."""
+        """The load of other programs, estimated from the load average."""
         own = self.own_load
         return None if own is None or not self.loads else max(0.0, self.load / self.loads - own)
 
@@ -125,7 +125,7 @@ class Period:
 @dataclass
 class StepWindow(Period):
     usual: float | None = None
-    """The median step time of the windows before it, the very first left out; None while they are too few."""
+    """The median step time of earlier windows, without the very first; None if there are too few."""
 
 
 @dataclass
@@ -133,12 +133,12 @@ class EpochTiming(Period):
     epoch: int = 0
     at: float = 0.0
     seconds: float = 0.0
-    """Its training: evaluation, saving, sleep and suspension left out."""
+    """Time spent on training: without evaluation, saving, sleep and suspension."""
     wall: float | None = None
-    """From the end of the epoch before to its own, all included; None for the first."""
+    """Wall time from the end of the previous epoch to the end of this one; None for the first."""
     batches: int = 0
     usual: float | None = None
-    """What it should have taken by the median of the epochs before it, the very first left out: seconds as above."""
+    """The expected value of `seconds`: the median of earlier epochs, without the very first."""
     usual_wall: float | None = None
 
 
@@ -146,11 +146,11 @@ class EvaluationTiming(NamedTuple):
     step: int
     seconds: float
     usual: float | None
-    """What it should have taken by the median of the evaluations before it, for as many batches."""
+    """The expected duration for this number of batches: the median of earlier evaluations."""
 
 
-def joined(a: Period, b: Period) -> Period:
-    """Two neighbours as one."""
+def merge_periods(a: Period, b: Period) -> Period:
+    """Merge two adjacent periods."""
     least = [low for low in (a.least_available, b.least_available) if low is not None]
     return Period(
         last_step=b.last_step,
@@ -175,22 +175,22 @@ class Timing:
         self.evaluation_seconds = 0.0
         self.slept = 0.0
         self.last_step = 0
-        """That the record tells of; the heartbeat may know of later ones."""
+        """The last step in the record. The heartbeat may have counted later ones."""
         self.last_step_at: float | None = None
         self.paused_since = 0.0
-        """Seconds of evaluating and saving since then."""
+        """Seconds of evaluation and saving since then."""
         self.exiting_at: float | None = None
-        """When it came to an orderly end; taking a process down takes its time after that."""
+        """When the process began an orderly exit. Its termination takes some time after that."""
         self.steps = Series()
-        """Seconds a step, by step."""
-        self.epochs: deque[EpochTiming] = deque(maxlen=KEPT_EPOCHS)
+        """Seconds per step, by step."""
+        self.epochs: deque[EpochTiming] = deque(maxlen=MAX_EPOCHS)
         self.epochs_done = 0
-        """In this attempt."""
-        self.windows: deque[StepWindow] = deque(maxlen=KEPT_WINDOWS)
-        self.evaluations: deque[EvaluationTiming] = deque(maxlen=KEPT_EVALUATIONS)
-        self._evaluations_each: deque[float] = deque(maxlen=KEPT_EVALUATIONS)
+        """Number of epochs done in this attempt."""
+        self.windows: deque[StepWindow] = deque(maxlen=MAX_WINDOWS)
+        self.evaluations: deque[EvaluationTiming] = deque(maxlen=MAX_EVALUATIONS)
+        self._evaluation_fetch_times: deque[float] = deque(maxlen=MAX_EVALUATIONS)
         self.usual_epoch: float | None = None
-        """The median of what epochs took so far, the very first left out; None while they are fewer than three."""
+        """The median duration of the epochs so far, without the very first; None if there are fewer than three."""
         self._epoch = EpochTiming()
         self._window = StepWindow()
         self._windows_seen = 0
@@ -202,22 +202,22 @@ class Timing:
         return median(counts) if counts else None
 
     def last_step_of(self, epoch: int | None) -> float | None:
-        """Where an epoch to come will end, if it is as long as the others."""
-        each = self.steps_per_epoch
-        if each is None or epoch is None:
+        """Return the expected last step of a future epoch, if it is as long as the others."""
+        per_epoch = self.steps_per_epoch
+        if per_epoch is None or epoch is None:
             return None
-        return self.epochs[-1].last_step + (epoch - self.epochs[-1].epoch) * each
+        return self.epochs[-1].last_step + (epoch - self.epochs[-1].epoch) * per_epoch
 
     def epoch_of(self, step: float) -> int | None:
-        """In which epoch a step to come lies."""
-        each = self.steps_per_epoch
-        if each is None:
+        """Return the epoch that will contain a future step."""
+        per_epoch = self.steps_per_epoch
+        if per_epoch is None:
             return None
-        return max(1, self.epochs[-1].epoch + math.ceil((step - self.epochs[-1].last_step) / each))
+        return max(1, self.epochs[-1].epoch + math.ceil((step - self.epochs[-1].last_step) / per_epoch))
 
     @property
     def under_way(self) -> Period:
-        """The time since the last epoch ended."""
+        """The period since the last epoch ended."""
         return self._epoch
 
     def fold(self, event: events.Step | events.Steps) -> None:
@@ -233,29 +233,29 @@ class Timing:
             self.steps.add(event.step, event.seconds)
         else:
             count = event.last - event.first + 1
-            each = event.seconds / count
-            self.steps.add_many(event.last, n=count, mean=each, low=each, high=event.slowest, zeros=0, last=each)
+            mean = event.seconds / count
+            self.steps.add_many(event.last, n=count, mean=mean, low=mean, high=event.slowest, zeros=0, last=mean)
 
     def fold_evaluation(self, event: events.Evaluation) -> None:
         self.evaluation_seconds += event.seconds
         self.paused_since += event.seconds
-        self._pause(Pause(event.at, event.seconds, "evaluation"))
-        each = event.seconds / max(1, event.fetches)
-        before = self._evaluations_each
+        self._add_pause(Pause(event.at, event.seconds, "evaluation"))
+        per_fetch = event.seconds / max(1, event.fetches)
+        before = self._evaluation_fetch_times
         usual = median(before) * max(1, event.fetches) if len(before) >= 3 else None
         self.evaluations.append(EvaluationTiming(event.step, event.seconds, usual))
-        before.append(each)
+        before.append(per_fetch)
 
     def fold_saved(self, event: events.Saved) -> None:
         self.paused_since += event.seconds
-        self._pause(Pause(event.at, event.seconds, "saving"))
+        self._add_pause(Pause(event.at, event.seconds, "saving"))
 
     def fold_slept(self, event: events.Slept) -> None:
         self.slept += event.seconds
-        self._pause(Pause(event.at, event.seconds, "slept"))
+        self._add_pause(Pause(event.at, event.seconds, "slept"))
 
     def fold_continued(self, event: events.Continued) -> None:
-        self._pause(Pause(event.at, event.seconds, "suspended"))
+        self._add_pause(Pause(event.at, event.seconds, "suspended"))
 
     def fold_sample(self, event: events.Sample) -> None:
         self._epoch.fold_sample(event)
@@ -263,35 +263,35 @@ class Timing:
 
     def fold_epoch(self, event: events.Epoch) -> None:
         done, self._epoch = self._epoch, EpochTiming()
-        self._epoch.after(done)
+        self._epoch.continue_from(done)
         done.epoch, done.at, done.last_step, done.batches = event.epoch, event.at, event.step, event.batches
         done.wall = event.at - self.epochs[-1].at if self.epochs else None
         done.seconds = _training_seconds(done, event)
-        if self.epochs_done >= 3 and max(event.seconds, done.wall or 0.0) >= COMPARED_FROM:
-            settled = self._settled()
-            done.usual = _usual(settled, done.batches)
-            walls = [epoch.wall for epoch in settled if epoch.wall is not None]
+        if self.epochs_done >= 3 and max(event.seconds, done.wall or 0.0) >= MIN_COMPARED_S:
+            earlier = self._epochs_after_first()
+            done.usual = _expected_seconds(earlier, done.batches)
+            walls = [epoch.wall for epoch in earlier if epoch.wall is not None]
             done.usual_wall = median(walls) if walls else None
         self.epochs.append(done)
         self.epochs_done += 1
         if self.epochs_done >= 4 and (self.epochs_done <= 64 or self.epochs_done % 256 == 0):
-            self.usual_epoch = median(epoch.seconds for epoch in self._settled())
+            self.usual_epoch = median(epoch.seconds for epoch in self._epochs_after_first())
 
-    def _settled(self) -> list[EpochTiming]:
-        """All but the very first."""
+    def _epochs_after_first(self) -> list[EpochTiming]:
+        """Return all epochs but the very first."""
         return list(self.epochs)[1 if len(self.epochs) == self.epochs_done else 0 :]
 
-    def _pause(self, pause: Pause) -> None:
-        self._epoch.pause(pause)
-        self._window.pause(pause)
+    def _add_pause(self, pause: Pause) -> None:
+        self._epoch.add_pause(pause)
+        self._window.add_pause(pause)
 
     def _close_window(self) -> None:
         done, self._window = self._window, StepWindow()
-        self._window.after(done)
+        self._window.continue_from(done)
         before = [window.step_time for window in self.windows]
-        settled = before[1:] if len(before) == self._windows_seen else before
-        # The newest but one may be slow already: it is not what is usual.
-        done.usual = median(settled[:-1]) if len(settled) >= 4 else None
+        earlier = before[1:] if len(before) == self._windows_seen else before
+        # The newest of the earlier windows may already be slow, so it does not count as usual.
+        done.usual = median(earlier[:-1]) if len(earlier) >= 4 else None
         self.windows.append(done)
         self._windows_seen += 1
 
@@ -300,13 +300,13 @@ def _training_seconds(done: EpochTiming, event: events.Epoch) -> float:
     since = event.at - event.seconds
     seconds = event.seconds - done.paused("evaluation", "saving", "suspended", since=since)
     slept = done.paused("slept")
-    # A monotonic clock stands still while the machine sleeps, the wall clock does not: which one timed it shows here.
+    # A monotonic clock stops while the machine sleeps, the wall clock does not. This shows which clock was used.
     if slept and (done.wall is None or event.seconds > done.wall - slept):
         seconds -= slept
     return max(0.0, seconds)
 
 
-def _usual(epochs: list[EpochTiming], batches: int) -> float | None:
+def _expected_seconds(epochs: list[EpochTiming], batches: int) -> float | None:
     if batches and all(epoch.batches for epoch in epochs):
         return median(epoch.seconds / epoch.batches for epoch in epochs) * batches
     return median(epoch.seconds for epoch in epochs)

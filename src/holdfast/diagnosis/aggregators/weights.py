@@ -1,4 +1,4 @@
-"""Weights: which move, which are used, which an optimizer holds, and whether replicas agree."""
+"""Weights: which change, which are used, which belong to an optimizer, and whether replicas agree."""
 
 from __future__ import annotations
 
@@ -11,60 +11,60 @@ from holdfast.diagnosis.aggregators.running_stats import Streak
 if TYPE_CHECKING:
     from holdfast.schema import events
 
-KEPT_NAMES = 512
-KEPT_STEPS = 64
-KEPT_FROZEN = 16
-HAD_TO_MOVE = 1.0
-"""An expected update of so many units in the weight's last place leaves no excuse for staying."""
+MAX_NAMES = 512
+MAX_STEPS = 64
+MAX_FROZEN = 16
+MIN_EXPECTED_ULPS = 1.0
+"""If the expected update is at least this many units in the last place (ULP) of the weight, the weight must change."""
 
 
 @dataclass
 class Stuck:
-    """A tensor with rows that did not move although their gradient says so."""
+    """A tensor with rows that did not change although their gradient requires it."""
 
     times: int
-    """How often in a row, in steps that followed each other, it was seen to stay."""
+    """How often in a row, at consecutive steps, it did not change."""
     first_step: int
     last: events.StuckTensor
 
     @property
     def had_to_move(self) -> bool:
-        return self.last.update_ulps is not None and self.last.update_ulps >= HAD_TO_MOVE
+        return self.last.update_ulps is not None and self.last.update_ulps >= MIN_EXPECTED_ULPS
 
     @property
     def wholly(self) -> bool:
-        """No row with a gradient moved."""
+        """Whether no row with a gradient changed."""
         return self.last.stuck >= self.last.with_gradient
 
 
 class Weights:
     def __init__(self) -> None:
         self.weight_updates: events.WeightUpdates | None = None
-        """The newest that looked at anything: at the very end the weights may be gone already."""
+        """The newest sample that checked any tensor: at the very end, the weights may already be gone."""
         self.samples = 0
         self.first_sample: int | None = None
         self.most_moved = 0
         self.stuck: dict[str, Stuck] = {}
-        """By name; a tensor that moved after all is taken out."""
+        """Stuck tensors by name. A tensor that changes later is removed."""
         self.had_to_move = 0
-        """How many of those had to."""
+        """The number of stuck tensors that had to change."""
         self.no_gradient: list[str] = []
-        """Tensors that had none when last looked at, a few by name."""
+        """The names of a few tensors that had no gradient in the last sample."""
         self.zero_input: dict[str, Streak] = {}
-        """Weights of layers that were given nothing but zeros, at every look so far."""
+        """Weights of layers whose input was all zeros in every sample so far."""
         self.graph: events.Graph | None = None
-        self.frozen: deque[events.Frozen] = deque(maxlen=KEPT_FROZEN)
-        """What became of frozen weights, the newest last."""
+        self.frozen: deque[events.Frozen] = deque(maxlen=MAX_FROZEN)
+        """Events about frozen weights, the newest last."""
         self.checksums: dict[int, dict[int, str]] = {}
-        """Step -> rank -> checksum, of the newest steps."""
+        """Step -> rank -> checksum, for the newest steps."""
         self.compared = 0
-        """Steps at which all ranks were compared."""
+        """Number of steps at which all ranks were compared."""
         self.equal_at: int | None = None
-        """The newest step at which they were equal."""
+        """The newest step at which all ranks were equal."""
         self.diverged: list[int] = []
-        """The steps at which they were not equal, since they last were."""
+        """The steps since then at which they differed."""
 
-    def fold_movement(self, event: events.WeightUpdates) -> None:
+    def fold_updates(self, event: events.WeightUpdates) -> None:
         if not event.checked:
             return
         self.weight_updates = event
@@ -80,14 +80,14 @@ class Weights:
             if known is not None:
                 known.times = max(known.times, tensor.times)
                 known.last = tensor
-            elif len(self.stuck) < KEPT_NAMES:
+            elif len(self.stuck) < MAX_NAMES:
                 self.stuck[tensor.name] = Stuck(tensor.times, event.step, tensor)
         self.had_to_move = sum(stuck.had_to_move for stuck in self.stuck.values())
 
     def _fold_zero_input(self, event: events.WeightUpdates) -> None:
         if self.samples == 1:
             self.zero_input = {name: Streak() for name in event.zero_input}
-        # Only a look at all tensors says of those that it does not name that they were given something.
+        # Only a sample of all tensors shows that the tensors that it does not list had nonzero input.
         elif self.zero_input and event.checked >= event.of:
             self.zero_input = {name: seen for name, seen in self.zero_input.items() if name in event.zero_input}
         for name in event.zero_input:
@@ -105,7 +105,7 @@ class Weights:
             if len(set(at_step.values())) == 1:
                 self.equal_at = max(event.step, self.equal_at or 0)
                 self.diverged = [step for step in self.diverged if step > event.step]
-            elif len(self.diverged) < KEPT_STEPS:
+            elif len(self.diverged) < MAX_STEPS:
                 self.diverged.append(event.step)
-        while len(self.checksums) > KEPT_STEPS:
+        while len(self.checksums) > MAX_STEPS:
             del self.checksums[min(self.checksums)]

@@ -1,5 +1,6 @@
-"""From what was seen of a data set to what is wrong with it. Pure: a survey in, findings out.
+"""Checks of a data set. All functions are pure: a survey in, findings out.
 
-readable, labels, classes and sizes ask one question each; alike finds images that look the same, frames finds videos in
-names, groups puts both together and says what validation knows from training; splitting proposes a split without that.
+readable, labels, classes and sizes each answer one question. near_duplicates finds images that look the same, and
+video_frames finds videos by the names of images. groups combines both, leakage reports which validation images are known from
+training, and splitting proposes a split without such leakage.
 """

@@ -1,4 +1,4 @@
-"""What the questions about a data set share: the form of their answers, and how images are named in them."""
+"""Shared parts of the data set checks: the type of their results, and the formatting of paths and numbers."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ if TYPE_CHECKING:
     from holdfast.schema.images import Survey
     from holdfast.schema.verdicts import Finding
 
-EXAMPLES = 3
+MAX_EXAMPLES = 3
 MAX_NAME = 120
 
 
-class Judged(NamedTuple):
+class CheckResult(NamedTuple):
     message: str
-    """One line: what was looked at."""
+    """One line: what was checked."""
     findings: tuple[Finding, ...] = ()
 
 
-def shown(path: str, root: str = "") -> str:
-    """A path for people: below the data set's folder, on one line whatever is in it."""
+def format_path(path: str, root: str = "") -> str:
+    """Format a path for display: relative to the folder of the data set, on one line regardless of its characters."""
     below = path.removeprefix(root.rstrip("/") + "/") if root else path
     plain = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in below)
     return plain if len(plain) <= MAX_NAME else "…" + plain[1 - MAX_NAME :]
 
 
-def examples(paths: Sequence[str], root: str, most: int = EXAMPLES) -> str:
-    """The first few, and how many more."""
-    named = ", ".join(shown(path, root) for path in paths[:most])
-    return named + (f" and {len(paths) - most:,} more" if len(paths) > most else "")
+def format_examples(paths: Sequence[str], root: str, limit: int = MAX_EXAMPLES) -> str:
+    """Format the first few paths, and the number of the others."""
+    named = ", ".join(format_path(path, root) for path in paths[:limit])
+    return named + (f" and {len(paths) - limit:,} more" if len(paths) > limit else "")
 
 
-def many(count: int, one: str, more: str = "") -> str:
+def format_count(count: int, singular: str, plural: str = "") -> str:
     """`1 image`, `2,000 images`."""
-    return f"{count:,} {one if count == 1 else more or one + 's'}"
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
-def share(part: float, whole: float) -> str:
-    """`12%`; `0.4%` where that says more; never 0% of something, never 100% of less than all."""
+def format_percent(part: float, whole: float) -> str:
+    """Format a percentage: `12%`, or `0.4%` if that is more precise. Only nothing is 0%, and only everything is 100%."""
     if not whole:
         return "0%"
     percent = 100 * part / whole
@@ -50,17 +50,19 @@ def share(part: float, whole: float) -> str:
 
 def class_name(survey: Survey, kind: int) -> str:
     name = survey.names.get(kind)
-    return f"class {kind}" if name is None else shown(name)
+    return f"class {kind}" if name is None else format_path(name)
 
 
 def median(values: Iterable[float]) -> float:
-    """The middle one; of an even number the upper, so that it is one that there is."""
+    """Return the median. For an even number of values, return the upper of the two middle ones."""
     ordered = sorted(values)
     return ordered[len(ordered) // 2]
 
 
-def looked_at(survey: Survey) -> str:
-    """`2,000 images`, or how many of how many where the time was over."""
+def describe_coverage(survey: Survey) -> str:
+    """Return `2,000 images`, or the number of checked images if the check ran out of time."""
     if survey.complete:
-        return many(survey.total, "image")
-    return f"{len(survey.images):,} of {many(survey.total, 'image')} (evenly chosen: the time was over)"
+        return format_count(survey.total, "image")
+    return (
+        f"{len(survey.images):,} of {format_count(survey.total, 'image')} (an even sample: the time limit was reached)"
+    )

@@ -1,7 +1,7 @@
-"""Which images belong together, so that none of them may be validated on while another is trained on.
+"""Groups of images that belong together: none of them may be in validation while another is in training.
 
-Copies (the same bytes), near copies (the same look), copies by name and frames of one video are put together, and for every
-image that is held back from training it is said which one it is known by.
+A group contains copies (the same bytes), near copies (the same appearance), copies by name, and frames of one video. For
+every validation or test image that is known from training, the matching training image is recorded.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from holdfast.diagnosis.dataset.near_duplicates import near_enough, near_pairs
-from holdfast.diagnosis.dataset.video_frames import source_of, videos
+from holdfast.diagnosis.dataset.near_duplicates import find_near_pairs, find_threshold
+from holdfast.diagnosis.dataset.video_frames import find_videos, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from holdfast.schema.images import ImageRecord, Survey
 
 How = Literal["copy", "near", "source", "video", "chain"]
-"""The same bytes; the same look; copies of one image by their names; frames of one video; alike by way of others."""
+"""The same bytes; the same appearance; copies of one image by their names; frames of one video; similar through others."""
 HELD_BACK = ("val", "test")
 
 
 @dataclass(frozen=True)
 class Twin:
-    """An image of validation, and the one in training that it is known by."""
+    """A validation or test image, and the training image that matches it."""
 
     held: int
     trained: int
@@ -36,88 +36,90 @@ class Twin:
 @dataclass(frozen=True)
 class Groups:
     of: tuple[int, ...]
-    """For each image of the survey, the number of its group: that of its first image."""
+    """For each image of the survey, the number of its group, which is the index of the first image in it."""
     twins: tuple[Twin, ...]
     videos: tuple[Video, ...]
     copies: int
-    """Images of training that are there more than once, counted without the first."""
+    """The number of extra copies of training images, without the first of each."""
     near_copies: int
     contradicting: tuple[tuple[int, int], ...]
-    """Copies, wherever they are, whose labels differ."""
+    """Copies with different labels, in any split."""
 
 
-class _Joined:
-    """Sets that are joined two by two; each is named after its first member."""
+class _DisjointSets:
+    """Disjoint sets (union-find). Each set is identified by its first member."""
 
     def __init__(self, count: int) -> None:
-        self._above = list(range(count))
+        self._parent = list(range(count))
 
-    def head(self, at: int) -> int:
-        while self._above[at] != at:
-            self._above[at] = self._above[self._above[at]]
-            at = self._above[at]
+    def find(self, at: int) -> int:
+        while self._parent[at] != at:
+            self._parent[at] = self._parent[self._parent[at]]
+            at = self._parent[at]
         return at
 
-    def join(self, one: int, other: int) -> None:
-        first, second = sorted((self.head(one), self.head(other)))
-        self._above[second] = first
+    def union(self, one: int, other: int) -> None:
+        first, second = sorted((self.find(one), self.find(other)))
+        self._parent[second] = first
 
-    def join_all(self, members: Iterable[int]) -> None:
+    def union_all(self, members: Iterable[int]) -> None:
         first: int | None = None
         for member in members:
             if first is not None:
-                self.join(first, member)
+                self.union(first, member)
             first = member if first is None else first
 
 
-def grouped(survey: Survey) -> Groups:
+def group_images(survey: Survey) -> Groups:
     images = survey.images
-    joined = _Joined(len(images))
-    known: dict[int, Twin] = {}
-    copies = _alike_by(images, lambda image: image.seen.digest or None)
+    sets = _DisjointSets(len(images))
+    twins: dict[int, Twin] = {}
+    copies = _group_by(images, lambda image: image.seen.digest or None)
     for same in copies:
-        joined.join_all(same)
-        _know_all(same, images, "copy", known)
+        sets.union_all(same)
+        _add_twins(same, images, "copy", twins)
     by_hash = _by_hash(images)
-    _join_hashes(by_hash, images, joined, known)
-    sources = _alike_by(images, lambda image: source_of(image.path))
+    _join_near_copies(by_hash, images, sets, twins)
+    sources = _group_by(images, lambda image: source_of(image.path))
     for same in sources:
-        joined.join_all(same)
-        _know_all(same, images, "source", known)
-    filmed = videos(images, survey.root)
-    for video in filmed:
-        joined.join_all(video.frames)
-        _know_frames(video.frames, images, known)
-    heads = tuple(joined.head(at) for at in range(len(images)))
+        sets.union_all(same)
+        _add_twins(same, images, "source", twins)
+    found_videos = find_videos(images, survey.root)
+    for video in found_videos:
+        sets.union_all(video.frames)
+        _add_frame_twins(video.frames, images, twins)
+    roots = tuple(sets.find(at) for at in range(len(images)))
     chains: dict[int, list[int]] = defaultdict(list)
-    for at, head in enumerate(heads):
-        chains[head].append(at)
+    for at, find in enumerate(roots):
+        chains[find].append(at)
     for members in chains.values():
-        _know_all(members, images, "chain", known)
+        _add_twins(members, images, "chain", twins)
     return Groups(
-        of=heads,
-        twins=tuple(known[at] for at in sorted(known)),
-        videos=tuple(filmed),
-        copies=sum(_beyond_first(same, images) for same in copies),
-        near_copies=sum(_beyond_first(same, images) for same in by_hash.values()),
-        contradicting=tuple(_contradictions(copies, images)),
+        of=roots,
+        twins=tuple(twins[at] for at in sorted(twins)),
+        videos=tuple(found_videos),
+        copies=sum(_count_extra_copies(same, images) for same in copies),
+        near_copies=sum(_count_extra_copies(same, images) for same in by_hash.values()),
+        contradicting=tuple(_find_contradictions(copies, images)),
     )
 
 
-def _join_hashes(
-    by_hash: dict[int, list[int]], images: Sequence[ImageRecord], joined: _Joined, known: dict[int, Twin]
+def _join_near_copies(
+    by_hash: dict[int, list[int]], images: Sequence[ImageRecord], sets: _DisjointSets, twins: dict[int, Twin]
 ) -> None:
     for same in by_hash.values():
-        joined.join_all(same)
-        _know_all(same, images, "near", known)
-    trained = {image_hash: _first_trained(same, images) for image_hash, same in by_hash.items()}
-    unknown = {image_hash: [at for at in same if _is_held(at, images, known)] for image_hash, same in by_hash.items()}
-    for pair in near_pairs(by_hash, near_enough([*by_hash])):
-        joined.join(by_hash[pair[0]][0], by_hash[pair[1]][0])
+        sets.union_all(same)
+        _add_twins(same, images, "near", twins)
+    trained = {image_hash: _find_first_trained(same, images) for image_hash, same in by_hash.items()}
+    unknown = {
+        image_hash: [at for at in same if _needs_twin(at, images, twins)] for image_hash, same in by_hash.items()
+    }
+    for pair in find_near_pairs(by_hash, find_threshold([*by_hash])):
+        sets.union(by_hash[pair[0]][0], by_hash[pair[1]][0])
         for one, other in (pair, pair[::-1]):
             by = trained[one]
             if by is not None and unknown[other]:
-                known.update((at, Twin(at, by, "near")) for at in unknown[other])
+                twins.update((at, Twin(at, by, "near")) for at in unknown[other])
                 unknown[other] = []
 
 
@@ -129,8 +131,8 @@ def _by_hash(images: Sequence[ImageRecord]) -> dict[int, list[int]]:
     return found
 
 
-def _alike_by(images: Sequence[ImageRecord], key: Callable[[ImageRecord], Hashable | None]) -> list[list[int]]:
-    """Images that share something, where there are several."""
+def _group_by(images: Sequence[ImageRecord], key: Callable[[ImageRecord], Hashable | None]) -> list[list[int]]:
+    """Return the groups of two or more images with the same key. None is not a key."""
     found: dict[Hashable, list[int]] = defaultdict(list)
     for at, image in enumerate(images):
         if (value := key(image)) is not None:
@@ -138,15 +140,15 @@ def _alike_by(images: Sequence[ImageRecord], key: Callable[[ImageRecord], Hashab
     return [same for same in found.values() if len(same) > 1]
 
 
-def _know_all(members: Sequence[int], images: Sequence[ImageRecord], how: How, known: dict[int, Twin]) -> None:
-    """Whatever is held back is known by what is trained on, if it is not known better already."""
-    trained = _first_trained(members, images)
+def _add_twins(members: Sequence[int], images: Sequence[ImageRecord], how: How, twins: dict[int, Twin]) -> None:
+    """Match the validation and test images of a group with its first training image, unless they already have a match."""
+    trained = _find_first_trained(members, images)
     if trained is not None:
-        known.update((at, Twin(at, trained, how)) for at in members if _is_held(at, images, known))
+        twins.update((at, Twin(at, trained, how)) for at in members if _needs_twin(at, images, twins))
 
 
-def _know_frames(frames: Sequence[int], images: Sequence[ImageRecord], known: dict[int, Twin]) -> None:
-    """As `_know_all`, by the frame of training that is nearest in time."""
+def _add_frame_twins(frames: Sequence[int], images: Sequence[ImageRecord], twins: dict[int, Twin]) -> None:
+    """Like `_add_twins`, with the training frame that is nearest in time."""
     nearest: dict[int, tuple[int, int]] = {}
     for direction in (1, -1):
         last: int | None = None
@@ -155,25 +157,25 @@ def _know_frames(frames: Sequence[int], images: Sequence[ImageRecord], known: di
                 last = place
             elif last is not None:
                 nearest[at] = min(nearest.get(at, (len(frames), 0)), (abs(place - last), last))
-    known.update(
-        (at, Twin(at, frames[place], "video")) for at, (_, place) in nearest.items() if _is_held(at, images, known)
+    twins.update(
+        (at, Twin(at, frames[place], "video")) for at, (_, place) in nearest.items() if _needs_twin(at, images, twins)
     )
 
 
-def _first_trained(members: Sequence[int], images: Sequence[ImageRecord]) -> int | None:
+def _find_first_trained(members: Sequence[int], images: Sequence[ImageRecord]) -> int | None:
     return next((at for at in members if images[at].split == "train"), None)
 
 
-def _is_held(at: int, images: Sequence[ImageRecord], known: dict[int, Twin]) -> bool:
-    return images[at].split in HELD_BACK and at not in known
+def _needs_twin(at: int, images: Sequence[ImageRecord], twins: dict[int, Twin]) -> bool:
+    return images[at].split in HELD_BACK and at not in twins
 
 
-def _beyond_first(same: Sequence[int], images: Sequence[ImageRecord]) -> int:
+def _count_extra_copies(same: Sequence[int], images: Sequence[ImageRecord]) -> int:
     return max(0, sum(images[at].split == "train" for at in same) - 1)
 
 
-def _contradictions(copies: list[list[int]], images: Sequence[ImageRecord]) -> list[tuple[int, int]]:
-    """Copies of one image, one of which has other labels than the first."""
+def _find_contradictions(copies: list[list[int]], images: Sequence[ImageRecord]) -> list[tuple[int, int]]:
+    """Return pairs of copies of one image whose labels differ."""
     found = []
     for same in copies:
         first = images[same[0]].seen

@@ -1,11 +1,18 @@
-"""Is there a label file for every image, and can every line of it be used?"""
+"""Does every image have a label file, and is every line of it usable?"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.dataset.common import Judged, examples, looked_at, many, share, shown
+from holdfast.diagnosis.dataset.common import (
+    CheckResult,
+    describe_coverage,
+    format_count,
+    format_examples,
+    format_path,
+    format_percent,
+)
 from holdfast.schema.verdicts import Finding
 
 if TYPE_CHECKING:
@@ -13,17 +20,17 @@ if TYPE_CHECKING:
     from holdfast.schema.verdicts import Severity
 
 FAULTS: dict[LineFault, str] = {
-    "unparsable": "no number, or not a finite one",
+    "unparsable": "a value that is not a finite number",
     "columns": "a wrong number of columns",
     "mixed": "boxes and polygons in one file",
-    "class-range": "a class that the data set does not name",
-    "class-fraction": "a class that is no whole number",
+    "class-range": "a class that is not in the data set's list of classes",
+    "class-fraction": "a class that is not an integer",
     "outside": "coordinates outside of 0 to 1",
-    "sticks-out": "a box that reaches over the image's edge",
+    "sticks-out": "a box that extends beyond the edge of the image",
     "degenerate": "a box without area",
-    "duplicate": "the same line twice",
+    "duplicate": "a duplicate line",
 }
-COSTS_THE_IMAGE: tuple[LineFault, ...] = (
+DROPS_IMAGE: tuple[LineFault, ...] = (
     "unparsable",
     "columns",
     "mixed",
@@ -31,34 +38,36 @@ COSTS_THE_IMAGE: tuple[LineFault, ...] = (
     "class-fraction",
     "outside",
 )
-"""One such line, and Ultralytics leaves out the image with all of its labels."""
-TOO_MANY = 0.5
-MANY_MISSING = 0.2
+"""If a file contains one such line, Ultralytics drops the image with all of its labels."""
+MAX_DROPPED = 0.5
+MAX_MISSING = 0.2
 
 
-def judge(survey: Survey, rule: str) -> Judged:
+def judge(survey: Survey, rule: str) -> CheckResult:
     labelled = sum(image.seen.label == "there" for image in survey.images)
     objects = sum(len(image.seen.classes) for image in survey.images)
     background = len(survey.images) - labelled
-    message = f"{many(objects, 'object')} on {labelled:,} of {looked_at(survey)}" + (
-        f", {background:,} without any" if background else ""
+    message = f"{format_count(objects, 'object')} on {labelled:,} of {describe_coverage(survey)}" + (
+        f", {background:,} without labels" if background else ""
     )
     findings = [
-        *_none_at_all(survey, rule),
-        *_wrong_lines(survey, rule),
-        *_small_faults(survey, rule),
-        *_missing(survey, rule),
-        *_strays(survey, rule),
+        *_check_any_labels(survey, rule),
+        *_check_unusable_lines(survey, rule),
+        *_check_minor_faults(survey, rule),
+        *_check_missing_files(survey, rule),
+        *_check_stray_files(survey, rule),
     ]
-    return Judged(message, tuple(findings))
+    return CheckResult(message, tuple(findings))
 
 
-def _none_at_all(survey: Survey, rule: str) -> list[Finding]:
-    """Without training labels there is nothing to learn; without validation labels every metric is 0."""
+def _check_any_labels(survey: Survey, rule: str) -> list[Finding]:
+    """Report a split without any labels: without training labels there is nothing to learn, without validation labels every
+    metric is 0.
+    """
     found = []
-    for split, means in (
+    for split, effect in (
         ("train", "there is nothing to learn"),
-        ("val", "every metric will be 0, whatever the model does"),
+        ("val", "every metric will be 0, no matter how good the model is"),
     ):
         images = survey.split(split)
         if not images or any(image.seen.label == "there" for image in images):
@@ -68,51 +77,49 @@ def _none_at_all(survey: Survey, rule: str) -> list[Finding]:
             Finding(
                 rule=rule,
                 severity="fatal",
-                message=f"Not one of the {many(len(images), 'image')} of {split} has a label: {means}.",
+                message=f"None of the {format_count(len(images), 'image')} in {split} has a label: {effect}.",
                 evidence=[
                     f"label files of {split}: " + ", ".join(f"{count:,} {state}" for state, count in states.items())
                 ],
                 remedies=[
-                    "look where labels are expected: the image's path with its last `images` replaced by `labels`, and .txt",
-                    "check the paths in the data set's yaml",
+                    "check where labels are expected: the path of the image, with its last `images` replaced by `labels`, and .txt",
+                    "check the paths in the YAML file of the data set",
                 ],
             )
         )
     return found
 
 
-def _wrong_lines(survey: Survey, rule: str) -> list[Finding]:
-    wrong = [image for image in survey.images if lost(image)]
+def _check_unusable_lines(survey: Survey, rule: str) -> list[Finding]:
+    wrong = [image for image in survey.images if is_dropped(image)]
     if not wrong:
         return []
     severity: Severity = "warn"
-    lost_of = ""
+    dropped_share = ""
     for split in ("train", "val"):
-        there, gone = survey.split(split), sum(image.split == split for image in wrong)
-        if there and gone >= TOO_MANY * len(there):
-            severity, lost_of = "fatal", f" ({share(gone, len(there))} of {split})"
+        images, dropped = survey.split(split), sum(image.split == split for image in wrong)
+        if images and dropped >= MAX_DROPPED * len(images):
+            severity, dropped_share = "fatal", f" ({format_percent(dropped, len(images))} of {split})"
             break
     return [
         Finding(
             rule=rule,
             severity=severity,
-            message=f"{many(len(wrong), 'image')}{lost_of} {'has' if len(wrong) == 1 else 'have'} a label line that cannot be "
-            "used: Ultralytics leaves out the whole image, with all of its labels.",
-            evidence=_by_fault(survey, wrong, COSTS_THE_IMAGE),
-            remedies=[*_answers(survey, wrong), "then delete the *.cache files beside the labels"],
+            message=f"{format_count(len(wrong), 'image')}{dropped_share} {'has' if len(wrong) == 1 else 'have'} an unusable label line: "
+            "Ultralytics drops the whole image, with all of its labels.",
+            evidence=_format_faults(survey, wrong, DROPS_IMAGE),
+            remedies=[*_suggest_fixes(survey, wrong), "then delete the *.cache files next to the labels"],
         )
     ]
 
 
-def lost(image: ImageRecord) -> bool:
-    """Whether Ultralytics leaves the image out because of its labels."""
-    return image.seen.label in ("unreadable", "too-large") or any(
-        fault in image.seen.faults for fault in COSTS_THE_IMAGE
-    )
+def is_dropped(image: ImageRecord) -> bool:
+    """Return whether Ultralytics drops the image because of its labels."""
+    return image.seen.label in ("unreadable", "too-large") or any(fault in image.seen.faults for fault in DROPS_IMAGE)
 
 
-def _small_faults(survey: Survey, rule: str) -> list[Finding]:
-    """What is clipped or left out line by line."""
+def _check_minor_faults(survey: Survey, rule: str) -> list[Finding]:
+    """Report faults that affect single lines only: Ultralytics clips or drops these lines."""
     small: tuple[LineFault, ...] = ("degenerate", "duplicate", "sticks-out")
     counts: Counter[LineFault] = Counter()
     for image in survey.images:
@@ -121,22 +128,23 @@ def _small_faults(survey: Survey, rule: str) -> list[Finding]:
         return []
     objects = sum(len(image.seen.classes) for image in survey.images)
     lines = counts["degenerate"] + counts["duplicate"]
-    many_of_them = lines >= 0.01 * max(objects, 1) and lines >= 5
+    is_many = lines >= 0.01 * max(objects, 1) and lines >= 5
     return [
         Finding(
             rule=rule,
-            severity="warn" if many_of_them else "note",
-            message="Some label lines are of no use or are changed: "
+            severity="warn" if is_many else "note",
+            message="Some label lines are dropped or changed: "
             + ", ".join(f"{counts[fault]:,} with {FAULTS[fault]}" for fault in small if counts[fault])
-            + ". Ultralytics drops the first two kinds while it trains and clips the last.",
-            evidence=_by_fault(survey, list(survey.images), small),
-            remedies=["look at a few of them: a tool that exports such lines often has other things wrong"],
+            + ". During training, Ultralytics drops boxes without area and duplicate lines, and clips boxes that extend "
+            "beyond the image.",
+            evidence=_format_faults(survey, list(survey.images), small),
+            remedies=["inspect a few of them: a tool that exports such lines often makes other mistakes too"],
         )
     ]
 
 
-def _missing(survey: Survey, rule: str) -> list[Finding]:
-    """An image without labels is background, and fine; so many that it looks like a mistake are not."""
+def _check_missing_files(survey: Survey, rule: str) -> list[Finding]:
+    """Report images without a label file. They count as background; many of them suggest a mistake."""
     found = []
     for split in ("train", "val"):
         images = survey.split(split)
@@ -144,42 +152,42 @@ def _missing(survey: Survey, rule: str) -> list[Finding]:
         empty = sum(image.seen.label == "empty" for image in images)
         if not without or len(without) == len(images):
             continue
-        often = len(without) >= MANY_MISSING * len(images)
+        is_many = len(without) >= MAX_MISSING * len(images)
         found.append(
             Finding(
                 rule=rule,
-                severity="warn" if often else "note",
-                message=f"{many(len(without), 'image')} of {split} ({share(len(without), len(images))}) "
-                f"{'has' if len(without) == 1 else 'have'} no label file: "
-                f"{'it teaches' if len(without) == 1 else 'they teach'} that there is nothing to see.",
+                severity="warn" if is_many else "note",
+                message=f"{format_count(len(without), 'image')} of {split} ({format_percent(len(without), len(images))}) "
+                f"{'has' if len(without) == 1 else 'have'} no label file and "
+                f"{'counts' if len(without) == 1 else 'count'} as background.",
                 evidence=[
-                    f"without a file: {examples(without, survey.root)}",
-                    f"with an empty file, which says the same on purpose: {empty:,}",
+                    f"without a label file: {format_examples(without, survey.root)}",
+                    f"with an empty label file, which marks background explicitly: {empty:,}",
                 ],
                 remedies=[
-                    "where an image shows no object, keep it; where its labels were lost, bring them back or remove it"
+                    "keep images that show no object; for images whose labels were lost, restore the labels or remove them"
                 ],
             )
         )
     return found
 
 
-def _strays(survey: Survey, rule: str) -> list[Finding]:
+def _check_stray_files(survey: Survey, rule: str) -> list[Finding]:
     if not survey.stray_labels:
         return []
     return [
         Finding(
             rule=rule,
-            severity="note" if survey.stray_labels < MANY_MISSING * survey.total else "warn",
-            message=f"{many(survey.stray_labels, 'label file')} {'belongs' if survey.stray_labels == 1 else 'belong'} to no "
-            "image: nothing is learned from them.",
-            evidence=[", ".join(shown(path, survey.root) for path in survey.stray_examples)],
-            remedies=["see whether images are missing, or have another name or extension"],
+            severity="note" if survey.stray_labels < MAX_MISSING * survey.total else "warn",
+            message=f"{format_count(survey.stray_labels, 'label file')} {'has' if survey.stray_labels == 1 else 'have'} no matching "
+            "image and will not be used.",
+            evidence=[", ".join(format_path(path, survey.root) for path in survey.stray_examples)],
+            remedies=["check whether images are missing, or have another name or extension"],
         )
     ]
 
 
-def _by_fault(survey: Survey, images: list[ImageRecord], faults: tuple[LineFault, ...]) -> list[str]:
+def _format_faults(survey: Survey, images: list[ImageRecord], faults: tuple[LineFault, ...]) -> list[str]:
     counts: Counter[LineFault] = Counter()
     places: dict[LineFault, list[str]] = defaultdict(list)
     for image in images:
@@ -188,38 +196,40 @@ def _by_fault(survey: Survey, images: list[ImageRecord], faults: tuple[LineFault
         for note in image.seen.notes:
             if len(places[note.fault]) < 3:
                 places[note.fault].append(
-                    f"{shown(image.path, survey.root)}, line {note.line} of its labels: {shown(note.text)}"
+                    f"{format_path(image.path, survey.root)}, line {note.line} of its labels: {format_path(note.text)}"
                 )
-    said = [
-        f"{FAULTS[fault]}: {many(counts[fault], 'line')}: {'; '.join(places[fault])}"
+    lines = [
+        f"{FAULTS[fault]}: {format_count(counts[fault], 'line')}: {'; '.join(places[fault])}"
         for fault in sorted(faults, key=lambda fault: -counts[fault])
         if counts[fault]
     ]
-    for state, why in (("unreadable", "no readable text"), ("too-large", "over 8 MB")):
+    for state, why in (("unreadable", "not readable text"), ("too-large", "larger than 8 MB")):
         files = [image.path for image in images if image.seen.label == state]
-        if files and faults is COSTS_THE_IMAGE:
-            said.append(f"label file is {why}: {len(files):,}: {examples(files, survey.root)}")
-    return said
+        if files and faults is DROPS_IMAGE:
+            lines.append(f"the label file is {why}: {len(files):,}: {format_examples(files, survey.root)}")
+    return lines
 
 
-def _answers(survey: Survey, wrong: list[ImageRecord]) -> list[str]:
+def _suggest_fixes(survey: Survey, wrong: list[ImageRecord]) -> list[str]:
     faults = {fault for image in wrong for fault in image.seen.faults}
-    said = []
+    fixes = []
     if "class-range" in faults:
         used = {kind for image in survey.images for kind in image.seen.classes}
         count = len(survey.names)
         shifted = used and min(used) == 1 and max(used) == count
-        said.append(
-            f"the classes in the labels are 1 to {count}: Ultralytics counts from 0, so take 1 off each"
+        fixes.append(
+            f"the classes in the labels are 1 to {count}, but Ultralytics counts from 0: subtract 1 from each"
             if shifted
-            else f"the yaml names {many(count, 'class', 'classes')}, 0 to {count - 1}; the labels go up to {max(used, default=0)}: add names, or mend the labels"
+            else f"the YAML file lists {format_count(count, 'class', 'classes')}, 0 to {count - 1}, but the labels go up to "
+            f"{max(used, default=0)}: add the missing names, or fix the labels"
         )
     if "outside" in faults:
-        said.append(
-            "coordinates are shares of the image's width and height (0 to 1), centre first; pixels must be divided"
+        fixes.append(
+            "coordinates are fractions of the width and height of the image (0 to 1), and x and y are the centre of the box: "
+            "divide pixel values by the width and height"
         )
     if faults & {"columns", "mixed", "unparsable"}:
-        said.append(
-            "a line is `class x y width height`, or `class x1 y1 x2 y2 x3 y3 ...` for polygons in all lines of a file"
+        fixes.append(
+            "write each line as `class x y width height`, or all lines of a file as polygons: `class x1 y1 x2 y2 x3 y3 ...`"
         )
-    return said or ["mend these lines, or remove the images"]
+    return fixes or ["fix these lines, or remove the images"]

@@ -1,13 +1,13 @@
-"""How much of validation does the training already know?"""
+"""How many validation images are known from training?"""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.dataset.common import Judged, looked_at, many, share, shown
-from holdfast.diagnosis.dataset.groups import grouped
-from holdfast.diagnosis.dataset.splitting import propose
+from holdfast.diagnosis.dataset.common import CheckResult, describe_coverage, format_count, format_path, format_percent
+from holdfast.diagnosis.dataset.groups import group_images
+from holdfast.diagnosis.dataset.splitting import propose_split
 from holdfast.schema.verdicts import Finding
 
 if TYPE_CHECKING:
@@ -16,107 +16,114 @@ if TYPE_CHECKING:
     from holdfast.schema.images import Survey
     from holdfast.schema.verdicts import Confidence
 
-WARN_FROM = 0.02
-"""Of validation: fewer hardly move a metric."""
+MIN_WARNED = 0.02
+"""As a fraction of validation: fewer known images hardly change a metric."""
 HOW: dict[How, str] = {
-    "copy": "the same file in train",
-    "near": "a near copy in train",
-    "source": "another copy of the same image in train, by its name",
-    "video": "a frame of the same video in train",
-    "chain": "images in train that are alike by way of others",
+    "copy": "the same file is in train",
+    "near": "a near copy is in train",
+    "source": "another copy of the same image is in train, judging by its name",
+    "video": "a frame of the same video is in train",
+    "chain": "similar to images in train through other images",
 }
 
 
-WRITTEN_WITH = "holdfast check with --write-split DIR writes it"
+HOW_TO_WRITE = "`holdfast check` with --write-split DIR writes it"
 
 
-def judge(survey: Survey, rule: str, *, always_split: bool = False) -> tuple[Judged, Split | None]:
-    """What validation knows, and the split that would mend it; where nothing is to be mended, only if `always_split`."""
+def judge(survey: Survey, rule: str, *, always_split: bool = False) -> tuple[CheckResult, Split | None]:
+    """Return the leakage from training into validation, and a split that fixes it.
+
+    Without leakage, a split is proposed only if `always_split` is set.
+    """
     train, val = survey.split("train"), survey.split("val")
     if not train or not val:
-        return Judged("there is no validation beside the training to compare"), None
-    groups = grouped(survey)
+        return CheckResult(
+            "nothing to compare: the data set does not have both a training and a validation split"
+        ), None
+    groups = group_images(survey)
     leaked = [twin for twin in groups.twins if survey.images[twin.held].split == "val"]
-    tested = [twin for twin in groups.twins if survey.images[twin.held].split == "test"]
+    leaked_test = [twin for twin in groups.twins if survey.images[twin.held].split == "test"]
     message = (
-        f"{looked_at(survey)}: {len(leaked):,} of {len(val):,} in val ({share(len(leaked), len(val))}) have a twin or a "
+        f"{describe_coverage(survey)}: {len(leaked):,} of {len(val):,} in val ({format_percent(len(leaked), len(val))}) have a duplicate or a "
         "neighbouring frame in train"
     )
     findings: list[Finding] = []
     split = None
-    if always_split or len(leaked) >= WARN_FROM * len(val):
-        split = propose(survey, groups)
-    if leaked or tested:
-        findings.append(_leak(survey, groups, leaked, tested, split, rule))
-    findings += _within(survey, groups, rule)
-    return Judged(message, tuple(findings)), split
+    if always_split or len(leaked) >= MIN_WARNED * len(val):
+        split = propose_split(survey, groups)
+    if leaked or leaked_test:
+        findings.append(_make_finding(survey, groups, leaked, leaked_test, split, rule))
+    findings += _check_copies_in_train(survey, groups, rule)
+    return CheckResult(message, tuple(findings)), split
 
 
-def _leak(
+def _make_finding(
     survey: Survey,
     groups: Groups,
     leaked: list[Twin],
-    tested: list[Twin],
+    leaked_test: list[Twin],
     split: Split | None,
     rule: str,
 ) -> Finding:
     val, test = len(survey.split("val")), len(survey.split("test"))
-    serious = len(leaked) >= WARN_FROM * val or (test and len(tested) >= WARN_FROM * test)
-    who = leaked or tested
-    sure: Confidence = "proven" if any(twin.how == "copy" for twin in who) else "likely"
+    serious = len(leaked) >= MIN_WARNED * val or (test and len(leaked_test) >= MIN_WARNED * test)
+    known = leaked or leaked_test
+    confidence: Confidence = "proven" if any(twin.how == "copy" for twin in known) else "likely"
     message = (
-        f"{share(len(leaked), val)} of validation ({len(leaked):,} of {many(val, 'image')}) is known from training: there mAP "
-        "measures memory, and will be better than on anything new."
+        f"{format_percent(len(leaked), val)} of validation ({len(leaked):,} of {format_count(val, 'image')}) is known from training: for these "
+        "images, mAP measures memorization and will be higher than on new images."
         if leaked
-        else f"{len(tested):,} of {many(test, 'image')} of test are known from training: there mAP measures memory."
+        else f"{len(leaked_test):,} of {format_count(test, 'image')} in test are known from training: for these images, mAP measures "
+        "memorization."
     )
-    evidence = [*_kinds(survey, leaked, "val"), *_kinds(survey, tested, "test")]
-    filmed = {video.name for video in groups.videos if _on_both_sides(survey, video.frames)}
-    if filmed:
+    evidence = [*_format_kinds(survey, leaked, "val"), *_format_kinds(survey, leaked_test, "test")]
+    shared_videos = {video.name for video in groups.videos if _is_on_both_sides(survey, video.frames)}
+    if shared_videos:
         evidence.append(
-            f"{many(len(filmed), 'video')} {'has' if len(filmed) == 1 else 'have'} frames on both sides: "
-            + ", ".join(shown(name) for name in sorted(filmed)[:3])
-            + (f" and {len(filmed) - 3:,} more" if len(filmed) > 3 else "")
+            f"{format_count(len(shared_videos), 'video')} {'has' if len(shared_videos) == 1 else 'have'} frames in both train and val: "
+            + ", ".join(format_path(name) for name in sorted(shared_videos)[:3])
+            + (f" and {len(shared_videos) - 3:,} more" if len(shared_videos) > 3 else "")
         )
     remedies = []
     if split is not None:
-        evidence.append(f"a split by group: {split.told()}")
+        evidence.append(f"a split by group: {split.describe()}")
         remedies.append(
-            f"split by group, so that frames of one video are on one side ({WRITTEN_WITH}): expect a lower mAP, and a true one"
+            f"split by group, so that all frames of a video are in the same split ({HOW_TO_WRITE}): expect a lower, but "
+            "realistic mAP"
         )
-    elif len(leaked) >= WARN_FROM * val:
+    elif len(leaked) >= MIN_WARNED * val:
         remedies.append(
-            "all images belong together by their looks or names: bring images of another place or day for validation"
+            "all images belong together by their appearance or names: add images from another place or day for validation"
         )
-    remedies.append("take the known images out of validation: what is left is measured truly")
+    remedies.append("remove the known images from validation: the remaining images give a realistic score")
     return Finding(
         rule=rule,
         severity="warn" if serious else "note",
         message=message,
         evidence=evidence,
         remedies=remedies,
-        confidence=sure,
+        confidence=confidence,
     )
 
 
-def _kinds(survey: Survey, twins: list[Twin], split: str) -> list[str]:
+def _format_kinds(survey: Survey, twins: list[Twin], split: str) -> list[str]:
     counts = Counter(twin.how for twin in twins)
-    said = []
+    lines = []
     for how, text in HOW.items():
         if not counts[how]:
             continue
         first = next(twin for twin in twins if twin.how == how)
-        held, trained = (shown(survey.images[at].path, survey.root) for at in (first.held, first.trained))
-        said.append(f"{counts[how]:,} of {split}: {text}, e.g. {held} and {trained}")
-    return said
+        held, trained = (format_path(survey.images[at].path, survey.root) for at in (first.held, first.trained))
+        lines.append(f"{counts[how]:,} in {split}: {text}, e.g. {held} and {trained}")
+    return lines
 
 
-def _on_both_sides(survey: Survey, frames: tuple[int, ...]) -> bool:
+def _is_on_both_sides(survey: Survey, frames: tuple[int, ...]) -> bool:
     return {"train", "val"} <= {survey.images[at].split for at in frames}
 
 
-def _within(survey: Survey, groups: Groups, rule: str) -> list[Finding]:
-    """Copies within training cost time and weigh more; copies with other labels contradict each other."""
+def _check_copies_in_train(survey: Survey, groups: Groups, rule: str) -> list[Finding]:
+    """Report copies within training, which take time and weigh more, and copies with contradicting labels."""
     found = []
     train = len(survey.split("train"))
     if groups.contradicting:
@@ -124,26 +131,26 @@ def _within(survey: Survey, groups: Groups, rule: str) -> list[Finding]:
             Finding(
                 rule=rule,
                 severity="warn",
-                message=f"{many(len(groups.contradicting), 'image is', 'images are')} there twice with different labels.",
+                message=f"{format_count(len(groups.contradicting), 'image occurs', 'images occur')} twice, with different labels.",
                 evidence=[
-                    " and ".join(shown(survey.images[at].path, survey.root) for at in pair)
+                    " and ".join(format_path(survey.images[at].path, survey.root) for at in pair)
                     for pair in groups.contradicting[:3]
                 ],
-                remedies=["keep the copy whose labels are right, and remove the other"],
+                remedies=["keep the copy whose labels are correct, and remove the other"],
             )
         )
-    again = max(groups.copies, groups.near_copies)
-    if again >= max(2, 0.01 * train):
+    copies = max(groups.copies, groups.near_copies)
+    if copies >= max(2, 0.01 * train):
         found.append(
             Finding(
                 rule=rule,
                 severity="note",
-                message=f"{many(again, 'image')} of train ({share(again, train)}) {'is' if again == 1 else 'are'} a copy of another: "
-                "they weigh more and take time.",
+                message=f"{format_count(copies, 'image')} in train ({format_percent(copies, train)}) {'is a copy' if copies == 1 else 'are copies'} of "
+                "others: copies weigh more and take time.",
                 evidence=[
-                    f"the same bytes: {groups.copies:,}; the same look, such as saved again: {groups.near_copies:,}"
+                    f"the same bytes: {groups.copies:,}; the same appearance, such as re-encoded: {groups.near_copies:,}"
                 ],
-                remedies=["remove them, unless they are meant to weigh more"],
+                remedies=["remove them, unless they should weigh more"],
             )
         )
     return found

@@ -1,11 +1,18 @@
-"""Can every image be decoded, and is it what its name says?"""
+"""Can every image be decoded, and does its format match its name?"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.dataset.common import Judged, examples, looked_at, many, share, shown
+from holdfast.diagnosis.dataset.common import (
+    CheckResult,
+    describe_coverage,
+    format_count,
+    format_examples,
+    format_path,
+    format_percent,
+)
 from holdfast.schema.verdicts import Finding
 
 if TYPE_CHECKING:
@@ -13,51 +20,55 @@ if TYPE_CHECKING:
     from holdfast.schema.verdicts import Severity
 
 PROBLEMS: dict[Problem, str] = {
-    "missing": "listed, but not there",
-    "refused": "may not be read",
+    "missing": "listed, but missing",
+    "refused": "no permission to read it",
     "not-a-file": "not a file",
     "empty": "an empty file",
     "not-an-image": "not an image that can be opened",
-    "truncated": "cut off",
+    "truncated": "truncated",
     "broken": "damaged",
-    "too-small": "under 10 pixels wide or high",
-    "too-many-pixels": "more pixels than Pillow, and so Ultralytics, opens",
-    "reader-died": "ended the process that decoded it",
+    "too-small": "less than 10 pixels wide or high",
+    "too-many-pixels": "more pixels than Pillow, and therefore Ultralytics, accepts",
+    "reader-died": "crashed the process that decoded it",
     "too-slow": "took too long to decode",
 }
 ODDITIES: dict[Oddity, tuple[str, str]] = {
     "extension": (
-        "have another format than their name says",
-        "harmless for Ultralytics, which looks into the file; other tools go by the name",
+        "have a format that does not match their extension",
+        "harmless for Ultralytics, which reads the file header; other tools rely on the extension",
     ),
-    "cmyk": ("are CMYK", "their colours are converted while they are read: look at one of them in train_batch0.jpg"),
+    "cmyk": ("are CMYK", "their colours are converted when they are read: check one of them in train_batch0.jpg"),
     "16-bit": (
-        "have more than 8 bits a pixel",
-        "they are read as 8 bits: dark ones come out black; convert them yourself, with the range that matters",
+        "have more than 8 bits per channel",
+        "they are read as 8 bits, and dark images become black: convert them yourself, with the value range that you need",
     ),
     "tail": (
-        "are JPEGs that go on after their end",
-        "Ultralytics rewrites such files in place, at another quality, the first time it reads them: keep a copy",
+        "are JPEGs with extra data after the end of the image",
+        "Ultralytics rewrites such files in place, with another quality, when it first reads them: keep a copy",
     ),
     "not-decoded": ("are so large that only the header was read", "open one of them by hand"),
-    "not-scanned": ("were not looked at: there is no plugin for their format", "convert them to JPEG or PNG"),
+    "not-scanned": ("were not checked: there is no plugin for their format", "convert them to JPEG or PNG"),
 }
-TOO_MANY = 0.5
-"""Of the images of a split: with so few left the training is not the one that was planned."""
+MAX_UNUSABLE = 0.5
+"""As a fraction of the images of a split: with this many unusable images, it is not the training that was planned."""
 
 
-def judge(survey: Survey, rule: str) -> Judged:
+def judge(survey: Survey, rule: str) -> CheckResult:
     if not survey.decoded:
-        return Judged("no image was decoded: this Python has no Pillow (pip install pillow)")
+        return CheckResult("no images were decoded: Pillow is not installed in this Python (pip install pillow)")
     bad = [image for image in survey.images if image.seen.problem is not None]
     formats = sorted({image.seen.format for image in survey.images if image.seen.format})
     kinds = f" ({', '.join(formats)})" if formats else ""
-    message = f"{looked_at(survey)}{kinds}, " + ("all readable" if not bad else f"{len(bad):,} of them not usable")
-    findings = [finding for finding in (_unusable(survey, bad, rule), _odd(survey, rule)) if finding is not None]
-    return Judged(message, tuple(findings))
+    message = f"{describe_coverage(survey)}{kinds}, " + (
+        "all readable" if not bad else f"{len(bad):,} of them unusable"
+    )
+    findings = [
+        finding for finding in (_check_unusable(survey, bad, rule), _check_unusual(survey, rule)) if finding is not None
+    ]
+    return CheckResult(message, tuple(findings))
 
 
-def _unusable(survey: Survey, bad: list[ImageRecord], rule: str) -> Finding | None:
+def _check_unusable(survey: Survey, bad: list[ImageRecord], rule: str) -> Finding | None:
     if not bad:
         return None
     by_problem: dict[Problem, list[ImageRecord]] = defaultdict(list)
@@ -67,31 +78,31 @@ def _unusable(survey: Survey, bad: list[ImageRecord], rule: str) -> Finding | No
     evidence = []
     for problem, images in sorted(by_problem.items(), key=lambda item: -len(item[1])):
         named = [
-            shown(image.path, survey.root) + (f" ({shown(image.seen.detail)})" if image.seen.detail else "")
+            format_path(image.path, survey.root) + (f" ({format_path(image.seen.detail)})" if image.seen.detail else "")
             for image in images[:3]
         ]
         more = f" and {len(images) - 3:,} more" if len(images) > 3 else ""
         evidence.append(f"{PROBLEMS[problem]}: {len(images):,}: {', '.join(named)}{more}")
     worst: Severity = "warn"
-    lost = ""
+    share_of_split = ""
     for split in ("train", "val"):
-        there, gone = len(survey.split(split)), sum(image.split == split for image in bad)
-        if there and gone >= TOO_MANY * there:
-            worst, lost = "fatal", f": {share(gone, there)} of {split}"
+        total, unusable = len(survey.split(split)), sum(image.split == split for image in bad)
+        if total and unusable >= MAX_UNUSABLE * total:
+            worst, share_of_split = "fatal", f": {format_percent(unusable, total)} of {split}"
             break
     return Finding(
         rule=rule,
         severity=worst,
-        message=f"{many(len(bad), 'image')} cannot be trained on{lost}. Ultralytics leaves such images out, or stops at one "
-        "in the middle of an epoch.",
+        message=f"{format_count(len(bad), 'image')} cannot be used for training{share_of_split}. Ultralytics skips such images, or fails in the "
+        "middle of an epoch.",
         evidence=evidence,
         remedies=[
-            "fetch these files again, or remove them and their labels; then delete the *.cache files beside the labels"
+            "fetch these files again, or remove them and their labels; then delete the *.cache files next to the labels"
         ],
     )
 
 
-def _odd(survey: Survey, rule: str) -> Finding | None:
+def _check_unusual(survey: Survey, rule: str) -> Finding | None:
     by_oddity: dict[Oddity, list[str]] = defaultdict(list)
     for image in survey.images:
         for oddity in image.seen.oddities:
@@ -105,6 +116,6 @@ def _odd(survey: Survey, rule: str) -> Finding | None:
         message="Some images are unusual: "
         + ", ".join(f"{len(paths):,} {ODDITIES[oddity][0]}" for oddity, paths in ordered)
         + ".",
-        evidence=[f"{ODDITIES[oddity][0]}: {examples(paths, survey.root)}" for oddity, paths in ordered],
+        evidence=[f"{ODDITIES[oddity][0]}: {format_examples(paths, survey.root)}" for oddity, paths in ordered],
         remedies=[ODDITIES[oddity][1] for oddity, _ in ordered],
     )

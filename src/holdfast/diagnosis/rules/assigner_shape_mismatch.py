@@ -26,7 +26,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, exception_words, raised, where
+from holdfast.diagnosis.exits import describe_position, exception_words, find_failure, match_exception
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.versions import newest_torch, on_mps
 from holdfast.schema import events
@@ -48,8 +48,8 @@ _ASSIGNER = re.compile(r"ultralytics/utils/tal\.py")
 
 
 def judge(state: RunState) -> Finding | None:
-    failure = death(state)
-    line = raised(failure, *_PATTERNS) if failure is not None else None
+    failure = find_failure(state)
+    line = match_exception(failure, *_PATTERNS) if failure is not None else None
     if failure is None or line is None:
         return None
     frame = next((text for text in exception_words(failure) if _ASSIGNER.search(text)), None)
@@ -65,7 +65,7 @@ def judge(state: RunState) -> Finding | None:
         rule="assigner-shape-mismatch",
         severity="fatal",
         confidence=_CONFIDENCE[mps],
-        message=f"The label assigner selected two different numbers of boxes {where(state.attempt)}: {why}.",
+        message=f"The label assigner selected two different numbers of boxes {describe_position(state.attempt)}: {why}.",
         evidence=[line, frame.strip()],
         remedies=[
             "resume from the last checkpoint: the failure is random and usually does not recur",

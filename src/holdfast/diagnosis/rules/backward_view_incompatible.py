@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, exception_words, raised, where
+from holdfast.diagnosis.exits import describe_position, exception_words, find_failure, match_exception
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.versions import newer_torch, newest_torch, on_mps
 from holdfast.schema import events
@@ -37,8 +37,8 @@ _ENGINE = re.compile(r"torch/autograd/(?:graph|__init__)\.py\"")
 
 
 def judge(state: RunState) -> Finding | None:
-    failure = death(state)
-    line = raised(failure, _PATTERN) if failure is not None else None
+    failure = find_failure(state)
+    line = match_exception(failure, _PATTERN) if failure is not None else None
     if failure is None or line is None or on_mps(state) is False:
         return None
     frames = [text.strip() for text in exception_words(failure) if _FRAME.match(text)]
@@ -48,7 +48,7 @@ def judge(state: RunState) -> Finding | None:
         rule="backward-view-incompatible",
         severity="fatal",
         confidence="proven" if on_mps(state) else "likely",
-        message=f"The backward pass failed {where(state.attempt)}: the backward of a layer on the Apple GPU (MPS) cannot "
+        message=f"The backward pass failed {describe_position(state.attempt)}: the backward of a layer on the Apple GPU (MPS) cannot "
         "handle the memory layout of its gradient.",
         evidence=[line, frames[-1]],
         remedies=[

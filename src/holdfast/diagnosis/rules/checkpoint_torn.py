@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, exception_words, raised, where
+from holdfast.diagnosis.exits import describe_position, exception_words, find_failure, match_exception
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -47,14 +47,14 @@ _NEVER_A_CHECKPOINT = {"v": "a Git LFS pointer", "<": "a web page"}
 
 
 def judge(state: RunState) -> Finding | None:
-    failure = death(state)
-    line = raised(failure, *_PATTERNS) if failure is not None else None
+    failure = find_failure(state)
+    line = match_exception(failure, *_PATTERNS) if failure is not None else None
     if failure is not None and line is None and any(_LOADING.search(text) for text in exception_words(failure)):
-        line = raised(failure, _EMPTY_FILE)
+        line = match_exception(failure, _EMPTY_FILE)
     if line is not None:
         return _report_unloadable(state, line)
-    if state.attempt.snapshots.torn:
-        return _report_skipped_snapshot(state.attempt.snapshots.torn[-1])
+    if state.attempt.snapshots.corrupt:
+        return _report_skipped_snapshot(state.attempt.snapshots.corrupt[-1])
     backed_up = state.attempt.backed_up
     torn = [file for file in backed_up.files if file.torn] if backed_up is not None else []
     return _report_truncated(torn) if torn else None
@@ -69,7 +69,7 @@ def _report_unloadable(state: RunState, line: str) -> Finding:
     return Finding(
         rule="checkpoint-torn",
         severity="fatal",
-        message=f"The training failed {where(state.attempt)}: the file it tried to load {what}.",
+        message=f"The training failed {describe_position(state.attempt)}: the file it tried to load {what}.",
         evidence=[line, *([f"this attempt was to resume from {checkpoint}"] if checkpoint else [])],
         remedies=[
             *(["git lfs pull"] if other == "a Git LFS pointer" else []),

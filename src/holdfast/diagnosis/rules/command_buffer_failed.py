@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, said, where
+from holdfast.diagnosis.exits import describe_position, find_failure, match_output
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.versions import newest_torch, on_mps
 from holdfast.schema import events
@@ -45,8 +45,8 @@ _OUT_OF_MEMORY_PATTERN = re.compile(r"ErrorOutOfMemory|Insufficient Memory")
 def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
     line = attempt.printed.get(ID)
-    failure = death(state)
-    text = line.text if line is not None else said(failure, *PATTERNS) if failure is not None else None
+    failure = find_failure(state)
+    text = line.text if line is not None else match_output(failure, *PATTERNS) if failure is not None else None
     if text is None or on_mps(state) is False:
         return None
     certain = line is None or line.stream != "stdout"
@@ -57,7 +57,7 @@ def judge(state: RunState) -> Finding | None:
         severity="fatal" if certain else "warn",
         confidence="proven" if certain else "possible",
         corrupt_from=attempt.last_step,
-        message=f"The Apple GPU aborted work {where(attempt)}"
+        message=f"The Apple GPU aborted work {describe_position(attempt)}"
         + (" because it ran out of memory" if out_of_memory else "")
         + ": everything the model learned since then is based on numbers that were never computed.",
         evidence=[text, f"printed {count} time{'s' if count != 1 else ''}"],

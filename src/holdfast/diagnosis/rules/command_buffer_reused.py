@@ -17,7 +17,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, exception_line, killed_by, quoted, said, where
+from holdfast.diagnosis.exits import (
+    describe_position,
+    exception_line,
+    find_failure,
+    killed_by,
+    match_output,
+    quote_evidence,
+)
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.versions import newer_torch, newest_torch
 from holdfast.schema import events
@@ -37,8 +44,8 @@ FALLBACK = "PYTORCH_ENABLE_MPS_FALLBACK"
 
 
 def judge(state: RunState) -> Finding | None:
-    failure = death(state)
-    line = said(failure, *_PATTERNS) if failure is not None else None
+    failure = find_failure(state)
+    line = match_output(failure, *_PATTERNS) if failure is not None else None
     if failure is None or line is None or (killed_by(failure) != "SIGABRT" and exception_line(failure) is not None):
         return None
     environment = state.started.environment if state.started is not None else {}
@@ -46,8 +53,8 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="command-buffer-reused",
         severity="fatal",
-        message=f"Metal aborted the process {where(state.attempt)}: two threads used the Apple GPU at the same time.",
-        evidence=[line, *fallback, *quoted(failure, 2)],
+        message=f"Metal aborted the process {describe_position(state.attempt)}: two threads used the Apple GPU at the same time.",
+        evidence=[line, *fallback, *quote_evidence(failure, 2)],
         remedies=[
             *([f"unset {FALLBACK}: using both devices makes this more likely"] if fallback else []),
             "use the GPU from one thread only: no evaluation, preview or logging of device tensors in other threads",

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, killed_by, quoted, where
+from holdfast.diagnosis.exits import describe_position, find_failure, killed_by, quote_evidence
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -29,7 +29,7 @@ _SIGNALS = ("SIGABRT", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS")
 
 
 def judge(state: RunState) -> Finding | None:
-    failure = death(state)
+    failure = find_failure(state)
     signal = killed_by(failure) if failure is not None else None
     if failure is None or signal not in _SIGNALS:
         return None
@@ -37,9 +37,9 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="crashed-abort",
         severity="fatal",
-        message=f"Native code aborted ({signal}) {where(state.attempt)}."
+        message=f"Native code aborted ({signal}) {describe_position(state.attempt)}."
         + (f" Last output: {lines[-1]}" if lines else ""),
-        evidence=[f"terminated by {signal}", *quoted(failure), *lines],
+        evidence=[f"terminated by {signal}", *quote_evidence(failure), *lines],
         remedies=["read the last lines of output: they name the error"],
     )
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, killed_by, quoted, where
+from holdfast.diagnosis.exits import describe_position, find_failure, killed_by, quote_evidence
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 
 def judge(state: RunState) -> Finding | None:
-    failure = death(state)
+    failure = find_failure(state)
     signal = killed_by(failure) if failure is not None else None
     if failure is None or signal not in ("SIGSEGV", "SIGBUS"):
         return None
     return Finding(
         rule="crashed-segfault",
         severity="fatal",
-        message=f"Native code crashed ({signal}) {where(state.attempt)}.",
-        evidence=[f"terminated by {signal}", *quoted(failure), *failure.last_words[-2:]],
+        message=f"Native code crashed ({signal}) {describe_position(state.attempt)}.",
+        evidence=[f"terminated by {signal}", *quote_evidence(failure), *failure.last_words[-2:]],
         remedies=[
             "find the Python line: python -X faulthandler ...",
             "if another library that uses OpenMP (FAISS, scikit-learn) is loaded, run it in a separate process",

@@ -27,7 +27,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, raised, where
+from holdfast.diagnosis.exits import describe_position, find_failure, match_exception
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -65,8 +65,8 @@ _REMOVE_LIMIT = "as a last resort, PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0: without
 
 
 def judge(state: RunState) -> Finding | None:
-    failure = death(state)
-    line = raised(failure, *_PATTERNS) if failure is not None else None
+    failure = find_failure(state)
+    line = match_exception(failure, *_PATTERNS) if failure is not None else None
     if line is None:
         match = state.attempt.printed.get(ID)
         return _report_smaller_batch(match.text) if match is not None else None
@@ -74,7 +74,7 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule=ID,
         severity="fatal",
-        message=f"An allocation failed {where(state.attempt)}: the step did not fit in the device's memory{numbers}.",
+        message=f"An allocation failed {describe_position(state.attempt)}: the step did not fit in the device's memory{numbers}.",
         evidence=[line],
         remedies=[*specific, *_USE_LESS, *([_REMOVE_LIMIT] if "MPS backend" in line else [])],
     )

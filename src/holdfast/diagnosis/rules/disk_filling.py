@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.growth import growth, meets
+from holdfast.diagnosis.growth import forecast_crossing, growth
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.units import MIB, duration, size
 from holdfast.schema import events
@@ -39,14 +39,14 @@ def judge(state: RunState) -> Finding | None:
     free = memory.points[-1].disk_free
     if free < limits["least_mb"] * 1e6:
         return _finding(state.attempt, f"Only {size(free)} of free space is left on the disk of the run folder.", free)
-    if not memory.time_to_look:
+    if not memory.is_analysis_due:
         return None
     earlier = memory.points[len(memory.points) // 3].disk_free
     if earlier - free < limits["fallen_mib"] * MIB:
         return None
     # Used space grows as free space falls: the limit is reached when no space is free.
     trend = growth([(point.at, -float(point.disk_free)) for point in memory.points])
-    forecast = meets(trend, 0.0) if trend is not None else None
+    forecast = forecast_crossing(trend, 0.0) if trend is not None else None
     if trend is None or forecast is None:
         return None
     settled = state.attempt.pace.epochs_done >= limits["epochs"]

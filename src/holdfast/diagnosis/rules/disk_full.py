@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, raised, where
+from holdfast.diagnosis.exits import describe_position, find_failure, match_exception
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -33,8 +33,8 @@ _PATTERNS = (
 
 
 def judge(state: RunState) -> Finding | None:
-    failure = death(state)
-    line = raised(failure, *_PATTERNS) if failure is not None else None
+    failure = find_failure(state)
+    line = match_exception(failure, *_PATTERNS) if failure is not None else None
     if failure is None or line is None:
         return None
     free = (
@@ -45,7 +45,7 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="disk-full",
         severity="fatal",
-        message=f"The disk was full, and the training could not write {where(state.attempt)}.",
+        message=f"The disk was full, and the training could not write {describe_position(state.attempt)}.",
         evidence=[line, *free],
         remedies=["free some disk space, then: holdfast resume"],
     )

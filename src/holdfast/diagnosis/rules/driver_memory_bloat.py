@@ -44,7 +44,7 @@ def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
     memory = attempt.memory
     device = memory.device
-    if device is None or device.allocated is None or not memory.time_to_look:
+    if device is None or device.allocated is None or not memory.is_analysis_due:
         return None
     limits = state.tuned("driver-memory-bloat", LIMITS)
     driver = device.driver if device.driver is not None else device.reserved

@@ -26,9 +26,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.aggregators.timing import joined
+from holdfast.diagnosis.aggregators.timing import merge_periods
 from holdfast.diagnosis.rule import Case, Rule
-from holdfast.diagnosis.slowdown import Cause, Slowdown, causes
+from holdfast.diagnosis.slowdown import Cause, Slowdown, find_causes
 from holdfast.diagnosis.units import duration
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding, Severity
@@ -61,7 +61,7 @@ def judge(state: RunState) -> Finding | None:
     slow = _slow_epoch(pace, limits) or _slow_steps(pace, limits) or _slow_evaluation(pace, limits)
     if slow is None:
         return _report_pause_between_epochs(pace, limits)
-    known = causes(slow, total, limits)
+    known = find_causes(slow, total, limits)
     if not known and not slow.same_work and not _takes_too_long(pace, limits):
         return None
     return Finding(
@@ -138,7 +138,7 @@ def _slow_steps(pace: Timing, limits: Mapping[str, float]) -> Slowdown | None:
     last, before = pace.windows[-1], pace.windows[-2]
     if last.usual is None or min(last.step_time, before.step_time) < limits["times"] * last.usual:
         return None
-    now = joined(before, last)
+    now = merge_periods(before, last)
     what = f"{now.steps} steps (to step {now.last_step})"
     return Slowdown(what, now.step_seconds, last.usual * now.steps, now, list(pace.windows)[1:-2], same_work=False)
 

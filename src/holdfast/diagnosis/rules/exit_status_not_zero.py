@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, exception_line, killed_by, where
+from holdfast.diagnosis.exits import describe_position, exception_line, find_failure, killed_by
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.shell_text import shell_joined
@@ -27,7 +27,7 @@ _SYNTAX = re.compile(r"(?:SyntaxError|IndentationError|TabError)\b")
 
 
 def judge(state: RunState) -> Finding | None:
-    failure = death(state)
+    failure = find_failure(state)
     if failure is None or failure.code is None or killed_by(failure) is not None or exception_line(failure) is not None:
         return None
     lines = [line.strip() for line in failure.last_words if line.strip()]
@@ -37,7 +37,7 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="exit-status-not-zero",
         severity="fatal",
-        message=f"The command exited with status {failure.code} {where(state.attempt)}."
+        message=f"The command exited with status {failure.code} {describe_position(state.attempt)}."
         + (f" Last output: {lines[-1]}{in_file}" if lines else no_output),
         evidence=[f"exit status {failure.code}", *([location] if location is not None else []), *lines[-3:]],
         remedies=_remedies(state, lines, location),

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, exception_words, raised, where
+from holdfast.diagnosis.exits import describe_position, exception_words, find_failure, match_exception
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -31,8 +31,8 @@ _PATTERN = r"Cannot convert a MPS Tensor to float64"
 
 
 def judge(state: RunState) -> Finding | None:
-    failure = death(state)
-    error = raised(failure, _PATTERN) if failure is not None else None
+    failure = find_failure(state)
+    error = match_exception(failure, _PATTERN) if failure is not None else None
     if failure is None or error is None:
         return None
     lines = exception_words(failure)
@@ -42,7 +42,7 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="float64-unsupported",
         severity="fatal",
-        message=f"A float64 tensor was moved to the Apple GPU, which does not support float64, {where(state.attempt)}.",
+        message=f"A float64 tensor was moved to the Apple GPU, which does not support float64, {describe_position(state.attempt)}.",
         evidence=[error, *frames[-1:]],
         remedies=[
             *(scaler if scaled else []),

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, killed_by, raised, said, where
+from holdfast.diagnosis.exits import describe_position, find_failure, killed_by, match_exception, match_output
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -38,13 +38,13 @@ _WORKER = r"DataLoader worker \(pid"
 
 
 def judge(state: RunState) -> Finding | None:
-    failure = death(state)
+    failure = find_failure(state)
     if failure is None:
         return None
-    shared = raised(failure, _SHARED)
-    forked = None if shared else said(failure, *_FORKED)
+    shared = match_exception(failure, _SHARED)
+    forked = None if shared else match_output(failure, *_FORKED)
     if shared is None and (
-        forked is None or not (killed_by(failure) == "SIGABRT" or raised(failure, _WORKER, *_FORKED))
+        forked is None or not (killed_by(failure) == "SIGABRT" or match_exception(failure, _WORKER, *_FORKED))
     ):
         return None
     what = (
@@ -52,11 +52,11 @@ def judge(state: RunState) -> Finding | None:
         if shared
         else "a process was forked after the Apple GPU had been used, and crashed"
     )
-    worker = raised(failure, _WORKER)
+    worker = match_exception(failure, _WORKER)
     return Finding(
         rule="fork-after-metal",
         severity="fatal",
-        message=f"The training failed {where(state.attempt)}: {what}.",
+        message=f"The training failed {describe_position(state.attempt)}: {what}.",
         evidence=[shared or forked or "", *([worker] if worker else [])],
         remedies=[
             "use no DataLoader workers: num_workers=0 (Ultralytics: workers=0)",

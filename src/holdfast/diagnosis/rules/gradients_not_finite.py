@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.rule import Case, Rule
-from holdfast.diagnosis.suggestions import go_back, lower_the_rate
+from holdfast.diagnosis.suggestions import suggest_earlier_checkpoint, suggest_lower_rate
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import started, trains
@@ -77,7 +77,11 @@ def _report_streak(state: RunState, streak: Streak) -> Finding:
         corrupt_from=streak.since,
         message=f"Gradients have not been finite since step {streak.since}: the weights are corrupt from there on.",
         evidence=_evidence(attempt, streak),
-        remedies=[*lower_the_rate(attempt, streak.since), *go_back(state, streak.since), *REMEDIES],
+        remedies=[
+            *suggest_lower_rate(attempt, streak.since),
+            *suggest_earlier_checkpoint(state, streak.since),
+            *REMEDIES,
+        ],
     )
 
 

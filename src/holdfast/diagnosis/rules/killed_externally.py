@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, killed_by, quoted, where
+from holdfast.diagnosis.exits import describe_position, find_failure, killed_by, quote_evidence
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.rules import killed_out_of_memory
 from holdfast.schema import events
@@ -29,7 +29,7 @@ _CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE", "SIGTRAP", "SIGS
 
 
 def judge(state: RunState) -> Finding | None:
-    failure = death(state)
+    failure = find_failure(state)
     signal = killed_by(failure) if failure is not None else None
     if failure is None or signal is None or signal in _CRASHES or killed_out_of_memory.judge(state) is not None:
         return None
@@ -37,8 +37,8 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="killed-externally",
         severity="fatal",
-        message=f"The training was terminated from outside by {signal} {where(attempt)}; nothing points to memory.",
-        evidence=[f"terminated by {signal}", *quoted(failure)],
+        message=f"The training was terminated from outside by {signal} {describe_position(attempt)}; nothing points to memory.",
+        evidence=[f"terminated by {signal}", *quote_evidence(failure)],
         remedies=[_remedy(state, signal)],
     )
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, killed_by, quoted, where
+from holdfast.diagnosis.exits import describe_position, find_failure, killed_by, quote_evidence
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -37,7 +37,7 @@ SCARCE = 0.04
 
 
 def judge(state: RunState) -> Finding | None:
-    failure = death(state)
+    failure = find_failure(state)
     if failure is None or killed_by(failure) != "SIGKILL":
         return None
     attempt = state.attempt
@@ -52,7 +52,7 @@ def judge(state: RunState) -> Finding | None:
     unsupervised = state.started is not None and not state.started.supervisor and last is None
     if not (system_log or scarce or full or unsupervised):
         return None
-    evidence = quoted(failure)
+    evidence = quote_evidence(failure)
     if last is not None:
         evidence.append(
             f"last sample: the training used {_gib(last.rss)}, {_gib(last.available)} available, {_gib(last.swap)} in swap"
@@ -71,7 +71,7 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="killed-out-of-memory",
         severity="fatal",
-        message=f"The training {killed} because memory ran out, {where(attempt)}.",
+        message=f"The training {killed} because memory ran out, {describe_position(attempt)}.",
         evidence=evidence,
         confidence="proven" if system_log else "likely",
         remedies=[

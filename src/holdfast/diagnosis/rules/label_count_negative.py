@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, exception_words, raised, where
+from holdfast.diagnosis.exits import describe_position, exception_words, find_failure, match_exception
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.versions import newest_torch
 from holdfast.schema import events
@@ -35,8 +35,8 @@ _PREPROCESS = re.compile(r"ultralytics/utils/loss\.py\", line \d+, in preprocess
 
 
 def judge(state: RunState) -> Finding | None:
-    failure = death(state)
-    error = raised(failure, _PATTERN) if failure is not None else None
+    failure = find_failure(state)
+    error = match_exception(failure, _PATTERN) if failure is not None else None
     if failure is None or error is None:
         return None
     frame = next((line for line in exception_words(failure) if _PREPROCESS.search(line)), None)
@@ -46,7 +46,7 @@ def judge(state: RunState) -> Finding | None:
         rule="label-count-negative",
         severity="fatal",
         confidence="likely",
-        message=f"The device counted a negative number of labels {where(state.attempt)}: its kernel is at fault, "
+        message=f"The device counted a negative number of labels {describe_position(state.attempt)}: its kernel is at fault, "
         "not the labels.",
         evidence=[error, frame.strip()],
         remedies=[

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, raised
+from holdfast.diagnosis.exits import find_failure, match_exception
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -40,8 +40,8 @@ PATTERNS = (
 
 
 def judge(state: RunState) -> Finding | None:
-    failure = death(state)
-    error = raised(failure, *PATTERNS) if failure is not None else None
+    failure = find_failure(state)
+    error = match_exception(failure, *PATTERNS) if failure is not None else None
     match = state.attempt.printed.get(ID)
     text = error or (match.text if match is not None else None)
     if text is None:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.loss_semantics import from_a_loader, is_one
+from holdfast.diagnosis.loss_semantics import has_single_optimizer, uses_loader
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -58,10 +58,10 @@ def judge(state: RunState) -> Finding | None:
 
 def _report_always_zero(attempt: AttemptState, limits: Mapping[str, float]) -> Finding | None:
     zero = attempt.rates.vanished_steps
-    if attempt.weights.most_moved or not is_one(attempt):
+    if attempt.weights.most_moved or not has_single_optimizer(attempt):
         return None
     if not attempt.finished:
-        epoch_may_be_long = from_a_loader(attempt) and (attempt.epoch or 0) < 2
+        epoch_may_be_long = uses_loader(attempt) and (attempt.epoch or 0) < 2
         if zero < limits["steps_of_a_first_epoch" if epoch_may_be_long else "steps"]:
             return None
     return Finding(
@@ -84,7 +84,7 @@ def _report_always_zero(attempt: AttemptState, limits: Mapping[str, float]) -> F
 def _report_fall(attempt: AttemptState, limits: Mapping[str, float]) -> Finding | None:
     rates = attempt.rates
     enough = max(limits["steps_after"], limits["share_after"] * rates.highest.count)
-    if rates.vanished_steps < enough or not is_one(attempt) or rates.vanished_since is None:
+    if rates.vanished_steps < enough or not has_single_optimizer(attempt) or rates.vanished_since is None:
         return None
     weight_updates = attempt.weights.weight_updates
     if (

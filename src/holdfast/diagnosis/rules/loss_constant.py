@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.loss_semantics import is_one, is_positive
+from holdfast.diagnosis.loss_semantics import has_single_optimizer, is_positive
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -52,7 +52,7 @@ def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
     same_steps = attempt.losses.same_at_rate
     limits = state.tuned("loss-constant", LIMITS)
-    if same_steps < limits["steps_of_a_whole_run"] or not attempt.loss.last or not is_one(attempt):
+    if same_steps < limits["steps_of_a_whole_run"] or not attempt.loss.last or not has_single_optimizer(attempt):
         return None
     if attempt.loss.same_in_a_row != attempt.loss.count or attempt.loss.nonfinite:
         return _judge_later_constant(attempt, same_steps, limits["steps_later"])

@@ -31,9 +31,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.aggregators.losses import EARLY, LEAP
-from holdfast.diagnosis.loss_semantics import HANDOVER, from_a_loader, is_detector, is_one, is_positive
+from holdfast.diagnosis.loss_semantics import HANDOVER, has_single_optimizer, is_detector, is_positive, uses_loader
 from holdfast.diagnosis.rule import Case, Rule
-from holdfast.diagnosis.suggestions import go_back
+from holdfast.diagnosis.suggestions import suggest_earlier_checkpoint
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import started, trains
@@ -64,7 +64,7 @@ def judge(state: RunState) -> Finding | None:
     limits = state.tuned("loss-diverging", LIMITS)
     if losses.far_steps < limits["steps"] and losses.left_steps < limits["steps_after_a_leap"]:
         return None
-    if not is_positive(attempt) or not is_one(attempt):
+    if not is_positive(attempt) or not has_single_optimizer(attempt):
         return None
     return _judge_high_losses(state, limits) or _judge_early_jump(state, limits)
 
@@ -77,7 +77,7 @@ def _judge_high_losses(state: RunState, limits: Mapping[str, float]) -> Finding 
     stretch = _select_newest(attempt, int(min(losses.far_steps, 4 * limits["steps"])))
     level, initial = _compute_level(stretch), max(losses.early)
     ratio = level / initial
-    if ratio < limits["times" if from_a_loader(attempt) else "times_without_a_loader"] or _is_falling(stretch):
+    if ratio < limits["times" if uses_loader(attempt) else "times_without_a_loader"] or _is_falling(stretch):
         return None
     proven = ratio > limits["times_of_proof"] and _is_rising(stretch) and _have_gradients_grown(attempt)
     evidence = f"each of the last {losses.far_steps} losses is more than 10 times the highest of the first {EARLY}"
@@ -110,7 +110,7 @@ def _report_divergence(
         f"above it since step {since}" + (", and it is still rising: it will not recover." if proven else "."),
         evidence=[evidence, f"the newest losses are about {level:.4g}; the loss started at {initial:.4g}"],
         remedies=[
-            *go_back(state, since),
+            *suggest_earlier_checkpoint(state, since),
             "divide the learning rate by ten, or add warm-up",
             "clip gradients: torch.nn.utils.clip_grad_norm_(parameters, 1.0)",
             "check that inputs are normalized and that gradients are cleared at each step",

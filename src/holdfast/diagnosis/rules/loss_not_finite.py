@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.rule import Case, Rule
-from holdfast.diagnosis.suggestions import go_back, lower_the_rate
+from holdfast.diagnosis.suggestions import suggest_earlier_checkpoint, suggest_lower_rate
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import losses, started, trains, window
@@ -56,8 +56,13 @@ def judge(state: RunState) -> Finding | None:
 
 
 def _select_remedies(state: RunState, since: int | None) -> list[str]:
-    rate_advice = lower_the_rate(state.attempt, since)
-    return [*(rate_advice or [INPUTS, HALVE]), CLIP, *([INPUTS] if rate_advice else []), *go_back(state, since)]
+    rate_advice = suggest_lower_rate(state.attempt, since)
+    return [
+        *(rate_advice or [INPUTS, HALVE]),
+        CLIP,
+        *([INPUTS] if rate_advice else []),
+        *suggest_earlier_checkpoint(state, since),
+    ]
 
 
 def _make_epoch(epoch: int, loss: float | str) -> events.AnyEvent:

@@ -53,7 +53,7 @@ NEARLY_FULL = 0.85
 
 def judge(state: RunState) -> Finding | None:
     memory = state.attempt.memory
-    if not memory.time_to_look or len(memory.points) < 12:
+    if not memory.is_analysis_due or len(memory.points) < 12:
         return None
     limits = state.tuned("memory-leak", LIMITS)
     then, now = memory.points[len(memory.points) // 3], memory.points[-1]

@@ -57,7 +57,7 @@ def judge(state: RunState) -> Finding | None:
     ]
     if not signs:
         return None
-    driver = (memory.points[-1].driver or 0.0) if memory.blind else 0.0
+    driver = (memory.points[-1].driver or 0.0) if memory.excludes_driver else 0.0
     own = last.rss + driver
     others = max(0.0, total - last.available - own)
     largest_user = (

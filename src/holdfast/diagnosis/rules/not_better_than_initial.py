@@ -26,7 +26,7 @@ import math
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.aggregators.metrics import is_known_score, over_attempts
-from holdfast.diagnosis.loss_semantics import from_a_loader, is_one, is_positive
+from holdfast.diagnosis.loss_semantics import has_single_optimizer, is_positive, uses_loader
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.series import fall
 from holdfast.schema import events
@@ -85,7 +85,7 @@ def _judge_loss(state: RunState, limits: Mapping[str, float]) -> Finding | None:
     loss = state.loss
     if loss.count < limits["steps"] or loss.lowest < 0.0:
         return None
-    if not all(is_one(attempt) for attempt in state.attempts) or not is_positive(state.attempt):
+    if not all(has_single_optimizer(attempt) for attempt in state.attempts) or not is_positive(state.attempt):
         return None
     change = fall(loss)
     if change is None:
@@ -95,7 +95,7 @@ def _judge_loss(state: RunState, limits: Mapping[str, float]) -> Finding | None:
         return None
     return Finding(
         rule="not-better-than-initial",
-        severity="warn" if from_a_loader(state.attempt) else "note",
+        severity="warn" if uses_loader(state.attempt) else "note",
         message=f"The loss ended higher than it started: {change.late:.4g} compared with {change.early:.4g} (± {change.noise:.2g}).",
         evidence=[
             f"mean of the first tenth {change.early:.4g}, of the last tenth {change.late:.4g}, over {loss.count} steps"

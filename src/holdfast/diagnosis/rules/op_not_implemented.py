@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, raised, where
+from holdfast.diagnosis.exits import describe_position, find_failure, match_exception
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.versions import newest_torch
 from holdfast.schema import events
@@ -41,8 +41,8 @@ _OPERATOR = re.compile(r"'(aten::[\w.]+)'")
 
 
 def judge(state: RunState) -> Finding | None:
-    end = death(state)
-    words = raised(end, *_WORDS) if end is not None else None
+    end = find_failure(state)
+    words = match_exception(end, *_WORDS) if end is not None else None
     if words is not None:
         return _report_missing(state, words)
     line = state.attempt.printed.get("op-not-implemented")
@@ -54,7 +54,7 @@ def _report_missing(state: RunState, words: str) -> Finding:
     return Finding(
         rule="op-not-implemented",
         severity="fatal",
-        message=f"The training failed {where(state.attempt)}: this torch does not implement {operator} for Apple's GPU.",
+        message=f"The training failed {describe_position(state.attempt)}: this torch does not implement {operator} for Apple's GPU.",
         evidence=[words],
         remedies=[
             f"{newest_torch(state)}; newer versions implement more operators",

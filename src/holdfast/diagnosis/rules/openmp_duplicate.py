@@ -27,7 +27,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, exception_line, killed_by, quoted, said, where
+from holdfast.diagnosis.exits import (
+    describe_position,
+    exception_line,
+    find_failure,
+    killed_by,
+    match_output,
+    quote_evidence,
+)
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.versions import on_mps
 from holdfast.schema import events
@@ -46,11 +53,11 @@ _CRASHES = ("SIGABRT", "SIGSEGV", "SIGBUS", "SIGTRAP")
 
 
 def judge(state: RunState) -> Finding | None:
-    end = death(state)
+    end = find_failure(state)
     if end is None:
         return None
     crashed = killed_by(end) in _CRASHES
-    words = said(end, _ERROR) if crashed or exception_line(end) is None else None
+    words = match_output(end, _ERROR) if crashed or exception_line(end) is None else None
     traces = [words] if words else _find_traces(state, end) if crashed else []
     if not traces:
         return None
@@ -59,8 +66,8 @@ def judge(state: RunState) -> Finding | None:
         severity="fatal",
         confidence="proven" if words else "likely",
         message=f"Two OpenMP runtimes in one process {'aborted it' if words else 'most likely crashed it'} "
-        f"{where(state.attempt)}. Batch size, accumulation and cache clearing are not the cause.",
-        evidence=[*traces, *quoted(end)],
+        f"{describe_position(state.attempt)}. Batch size, accumulation and cache clearing are not the cause.",
+        evidence=[*traces, *quote_evidence(end)],
         remedies=[
             "run the other library (FAISS, xgboost, scikit-learn) in a separate process",
             "or limit it to one thread: faiss.omp_set_num_threads(1), OMP_NUM_THREADS=1",
@@ -75,7 +82,7 @@ def _find_traces(state: RunState, end: AttemptEnded) -> list[str]:
     """Return the lines that suggest it without the runtime's own message. They prove nothing on machines other than Macs."""
     if on_mps(state) is False:
         return []
-    lines = [line for pattern in _TRACES if (line := said(end, pattern))]
+    lines = [line for pattern in _TRACES if (line := match_output(end, pattern))]
     environment = state.started.environment if state.started is not None else {}
     if environment.get(HIDES, "").upper() in ("TRUE", "1", "YES", "ON"):
         lines.append(f"{HIDES}={environment[HIDES]} is set: it hides this error")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, exception_line, frames_of, killed_by, own_frame, where
+from holdfast.diagnosis.exits import describe_position, exception_line, find_failure, frames_of, killed_by, own_frame
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def judge(state: RunState) -> Finding | None:
-    end = death(state)
+    end = find_failure(state)
     if end is None or killed_by(end) is not None:
         return None
     line = exception_line(end)
@@ -40,7 +40,7 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="python-exception",
         severity="fatal",
-        message=f"The training raised an exception {where(state.attempt)}: {line}",
+        message=f"The training raised an exception {describe_position(state.attempt)}: {line}",
         evidence=[line, *dict.fromkeys(([own] if own is not None else []) + frames[-2:])],
         remedies=remedies if frames else [],
     )

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, raised, where
+from holdfast.diagnosis.exits import describe_position, find_failure, match_exception
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -44,13 +44,13 @@ _GAVE_UP = (
 
 def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
-    end = death(state)
-    words = raised(end, *_GAVE_UP) if end is not None else None
+    end = find_failure(state)
+    words = match_exception(end, *_GAVE_UP) if end is not None else None
     line = attempt.printed.get(ID)
     if words is None and line is None:
         return None
     if words is not None:
-        message = f"Ultralytics gave up {where(attempt)}: NaN occurred again after each return to last.pt."
+        message = f"Ultralytics gave up {describe_position(attempt)}: NaN occurred again after each return to last.pt."
     elif line is not None and "can not recover" in line.text:
         message = (
             "Ultralytics encountered NaN in its first epoch, has no checkpoint to return to, and continues with NaN."

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import where
+from holdfast.diagnosis.exits import describe_position
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -39,7 +39,7 @@ def judge(state: RunState) -> Finding | None:
         rule="step-hang",
         severity="fatal",
         message=(
-            f"The training hangs {where(attempt)}: nothing happened for {attempt.no_progress.seconds:.0f} s, "
+            f"The training hangs {describe_position(attempt)}: nothing happened for {attempt.no_progress.seconds:.0f} s, "
             f"and no thread has moved."
         ),
         evidence=[

@@ -22,9 +22,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, raised, where
+from holdfast.diagnosis.exits import describe_position, find_failure, match_exception
 from holdfast.diagnosis.rule import Case, Rule
-from holdfast.diagnosis.versions import text_of, torchvision_for, versions_of
+from holdfast.diagnosis.versions import format_version, torchvision_for, versions_of
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import ended, losses, started, trains
@@ -44,14 +44,14 @@ WORKAROUND = "run it without --observe-only: Holdfast then runs nms in plain tor
 
 
 def judge(state: RunState) -> Finding | None:
-    end = death(state)
-    words = raised(end, *_WORDS) if end is not None else None
+    end = find_failure(state)
+    words = match_exception(end, *_WORDS) if end is not None else None
     if words is None:
         return None
     return Finding(
         rule="torchvision-mismatch",
         severity="fatal",
-        message=f"torchvision's compiled operators are missing {where(state.attempt)}: it was built for a different torch.",
+        message=f"torchvision's compiled operators are missing {describe_position(state.attempt)}: it was built for a different torch.",
         evidence=[words],
         remedies=[
             *([WORKAROUND] if _has_workaround(state, words) else []),
@@ -73,7 +73,7 @@ def _describe_matching_versions(state: RunState) -> str:
     torchvision = torchvision_for(torch)
     if torch is None or torchvision is None:
         return ""
-    return f" (torch {text_of(torch[:2])} needs torchvision {text_of(torchvision)})"
+    return f" (torch {format_version(torch[:2])} needs torchvision {format_version(torchvision)})"
 
 
 _NOT_LOADED = (

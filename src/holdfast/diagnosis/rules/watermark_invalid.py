@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import death, raised
+from holdfast.diagnosis.exits import find_failure, match_exception
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -35,8 +35,8 @@ HIGH, LOW = "PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK_RATIO
 
 
 def judge(state: RunState) -> Finding | None:
-    end = death(state)
-    words = raised(end, _WORDS) if end is not None else None
+    end = find_failure(state)
+    words = match_exception(end, _WORDS) if end is not None else None
     if words is None:
         return None
     match = re.search(_WORDS, words)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.diagnosis.versions import Versions, parsed
+from holdfast.diagnosis.versions import Versions, parse_version
 from holdfast.probe.holdfast_probe.env_scripts import facts
 from holdfast.process.helper_processes import HelpersStopping, helpers
 from holdfast.process.python_command import program as python_program
@@ -100,11 +100,11 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
         have = self.packages
         torch = self.torch.version if self.torch is not None else have.get("torch")
         return Versions(
-            torch=parsed(torch),
-            macos=parsed(self.macos),
-            ultralytics=parsed(have.get("ultralytics")),
-            torchvision=parsed(have.get("torchvision")),
-            numpy=parsed(have.get("numpy")),
+            torch=parse_version(torch),
+            macos=parse_version(self.macos),
+            ultralytics=parse_version(have.get("ultralytics")),
+            torchvision=parse_version(have.get("torchvision")),
+            numpy=parse_version(have.get("numpy")),
         )
 
     @property

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.versions import text_of, torchvision_for
+from holdfast.diagnosis.versions import format_version, torchvision_for
 from holdfast.preflight.case_contexts import linux, mac
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
 from holdfast.schema.shell_text import shell_quoted
@@ -43,7 +43,7 @@ def run(context: CheckContext) -> Answer:
     if not problem:
         return Answer(message)
     wanted = torchvision_for(python.versions.torch)
-    requirement = f"torchvision=={text_of(wanted)}.*" if wanted is not None else "torchvision"
+    requirement = f"torchvision=={format_version(wanted)}.*" if wanted is not None else "torchvision"
     index = (
         " (from the package index that this CPU build of torch came from)"
         if "+cpu" in python.packages.get("torch", "")

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.versions import faults_of, parsed, text_of, torchvision_for
+from holdfast.diagnosis.versions import faults_of, format_version, parse_version, torchvision_for
 from holdfast.preflight.case_contexts import linux, mac
 from holdfast.preflight.checks.check import Answer, Case, Check, finding
 from holdfast.preflight.checks.interpreter import Torch
@@ -102,19 +102,19 @@ def _check_torchvision(python: Interpreter) -> Iterator[Finding]:
     yield finding(
         ID,
         "warn",
-        f"torch {text_of(torch)} requires torchvision {text_of(wanted)}, but {text_of(have)} is installed.",
+        f"torch {format_version(torch)} requires torchvision {format_version(wanted)}, but {format_version(have)} is installed.",
         evidence=[_format_versions(python)],
-        remedies=[f'{shell_quoted(python.executable)} -m pip install "torchvision=={text_of(wanted)}.*"'],
+        remedies=[f'{shell_quoted(python.executable)} -m pip install "torchvision=={format_version(wanted)}.*"'],
     )
 
 
 def _check_minimums(python: Interpreter) -> Iterator[Finding]:
-    torch, own = python.versions.torch, parsed(python.python)
+    torch, own = python.versions.torch, parse_version(python.python)
     if torch is not None and torch < MIN_TORCH:
         yield finding(
             ID,
             "warn",
-            f"Holdfast supports torch 2.1 and newer; this is {text_of(torch)}: a run is supervised, but its steps are not recorded.",
+            f"Holdfast supports torch 2.1 and newer; this is {format_version(torch)}: a run is supervised, but its steps are not recorded.",
             evidence=[_format_versions(python)],
             remedies=["install a newer torch"],
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.diagnosis.checkpoints import checkpoints, last_good
-from holdfast.diagnosis.explanation import decisive, explain
+from holdfast.diagnosis.explanation import explain, find_decisive
 from holdfast.diagnosis.rules import by_id
 from holdfast.diagnosis.units import size
 from holdfast.render.report.charts import SEVERE, Chart
@@ -239,7 +239,7 @@ def _number_findings(state: RunState) -> list[tuple[int, Group]]:
     groups: dict[str, Group] = {}
     for finding in state.findings:
         groups.setdefault(finding.rule, []).append(finding)
-    first = decisive(state) if state.attempts else None
+    first = find_decisive(state) if state.attempts else None
     for group in groups.values():
         # The first one is shown: the decisive finding, else the most severe, else the newest.
         group.sort(key=lambda finding: (finding is not first, SEVERE[finding.severity], -finding.attempt))
