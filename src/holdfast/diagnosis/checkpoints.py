@@ -76,3 +76,18 @@ def _describe_good(attempt: AttemptState, saved: Saved) -> str:
     if reloaded is not None and reloaded.loads is None:
         return f"{text}; it was not read back: {reloaded.why}"
     return f"{text}; it loads and all values are finite" if reloaded is not None else text
+
+
+def is_plain_loop(state: RunState) -> bool:
+    """Return True for a loop of the user's own: no known framework, no use of guard, and no configured way to resume.
+
+    With `holdfast.guard`, such a loop would resume at the exact batch.
+    """
+    trains = any(attempt.attached is not None for attempt in state.attempts)
+    return trains and not any(map(_can_resume_otherwise, state.attempts))
+
+
+def _can_resume_otherwise(attempt: AttemptState) -> bool:
+    snapshots = attempt.snapshots
+    guarded = snapshots.newest is not None or snapshots.failed is not None or snapshots.restored is not None
+    return attempt.adapter is not None or guarded or not attempt.starts_over

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from holdfast.diagnosis.causes import OUTSIDE, cause_of, is_mistake, is_out_of_attempts
-from holdfast.diagnosis.checkpoints import checkpoints, last_good
+from holdfast.diagnosis.checkpoints import checkpoints, is_plain_loop, last_good
 from holdfast.diagnosis.engine import WEIGHT
 from holdfast.diagnosis.exits import describe_position, killed_by
-from holdfast.diagnosis.plain_loop import is_plain_loop
 from holdfast.diagnosis.rules import by_id
 from holdfast.schema.shell_text import shell_joined, shell_quoted
 

@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.plain_loop import is_plain_loop
+from holdfast.diagnosis.checkpoints import is_plain_loop
 from holdfast.schema.events import Resume
 from holdfast.storage.integrity import is_truncated
 from holdfast.storage.safe_files import exists
