@@ -1,4 +1,4 @@
-"""Stands in for a training where only the supervisor matters: no torch, a checkpoint, a death in its first attempt, and an end."""
+"""A fake training for tests of the supervisor: no torch, one checkpoint, killed in its first attempt, finishes in the second."""
 
 import os
 import signal
