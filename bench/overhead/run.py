@@ -157,9 +157,8 @@ class Bench:
             order.append(("lightning", steps, WARMUP, variants.lightning("none")))
             order.append(("lightning monitored", steps, WARMUP, variants.lightning("monitoring")))
         if with_traincheck:
-            few = (
-                3 if sized.case.net == "deep" else 20
-            )  # with full instrumentation, the deep network takes five seconds per step
+            # With full instrumentation, the deep network takes five seconds per step.
+            few = 3 if sized.case.net == "deep" else 20
             order.append(("traincheck full", few, 3, variants.traincheck("full", Path())))
             if self.invariants:
                 order.append(("traincheck selective", few, 3, variants.traincheck("selective", self.invariants)))

@@ -1,4 +1,4 @@
-"""The `yolo` command, where torchvision's operators do not load with a CPU build of torch; Holdfast mends that by itself."""
+"""The `yolo` command for a torchvision whose operators do not load with a CPU build of torch. Holdfast fixes that automatically."""
 
 import sys
 
