@@ -1,4 +1,4 @@
-"""`make docs`: write the pages that are generated from the code. With --check, only report the pages that are out of date."""
+"""`make docs`: write the pages generated from the code. With --check, only report pages that are out of date."""
 
 from __future__ import annotations
 

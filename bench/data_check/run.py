@@ -96,7 +96,7 @@ def measure_ultralytics(paths: dict[str, list[str]]) -> float:
 
 
 def measure_decoding(paths: dict[str, list[str]]) -> float:
-    """Return the seconds for a full decode of all images with OpenCV in threads, as every epoch does without augmentation."""
+    """Return the seconds for a full decode of all images with OpenCV in threads, which every epoch does at least."""
     import cv2
 
     cv2.setNumThreads(1)

@@ -1,4 +1,4 @@
-"""The test programs: the fault of each faulty program, the rules that identify it correctly, and the first step that shows it.
+"""The test programs: each fault, the rules that identify it correctly, and the first step that shows it.
 
 The docstring of each program gives details and the source of the fault.
 """

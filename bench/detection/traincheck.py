@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 STEPS = 20
-"""Tracing makes a step ten to a hundred times slower. The faults of all programs with a twin appear in the first few steps."""
+"""Tracing makes a step ten to a hundred times slower. All faults with a twin appear in the first few steps."""
 PART_LIMIT_S = 300
 EVERY_STEP = ("--sampling-interval", "1", "--warm-up-steps", "1")
 

@@ -38,7 +38,7 @@ SAMPLE_S = 0.1
 
 
 class MemorySampler(threading.Thread):
-    """A sampler of the memory of all descendants of a process: their sum, and the kernel's high-water mark of the largest."""
+    """Samples the memory of all descendants of a process: the sum, and the high-water mark of the largest."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
@@ -174,14 +174,14 @@ def compare(args: argparse.Namespace, folder: Path) -> int:
 
 
 def seconds_per_epoch(epochs: list[events.Epoch]) -> float:
-    """Return the mean time from the end of one epoch to the end of the next, including validation; with one epoch, its own time."""
+    """Return the mean time from one epoch end to the next, including validation; a single epoch's own time."""
     if len(epochs) < 2:
         return epochs[0].seconds
     return (epochs[-1].at - epochs[0].at) / (len(epochs) - 1)
 
 
 def others_load(samples: list[events.Sample]) -> float:
-    """Return the mean number of processors that other programs kept busy: the load of the machine minus that of the training."""
+    """Return the mean number of processors that other programs kept busy: the load minus that of the training."""
     seconds = samples[-1].at - samples[0].at
     own = ((samples[-1].cpu or 0.0) - (samples[0].cpu or 0.0)) / seconds if seconds else 0.0
     loads = [sample.load for sample in samples if sample.load is not None]

@@ -142,7 +142,7 @@ class Bench:
         self.keep()
 
     def order(self, program: str) -> list[tuple[str, int]]:
-        """Return the order of the runs, with the seed offset of each. A run is compared with the nearest bare runs before and after it."""
+        """Return the runs in order, each with its seed offset. A run is compared with the nearest bare runs."""
         wanted = self.options.only.split(",") if self.options.only else ["holdfast", *PEERS[program]]
         pairs = self.pairs if "holdfast" in wanted else 0
         order = [("bare", 0)]
@@ -171,7 +171,7 @@ class Bench:
         return next(path for path in names if not path.exists())
 
     def without_kills(self, program: str, config: dict[str, Any], short: Run, names: set[str]) -> dict[str, bool]:
-        """Return whether each contender's version of the program, without kills, ends with the same weights as the bare program."""
+        """Return whether each contender's program, without kills, ends with the weights of the bare program."""
         same = {}
         for name in sorted(names & {"holdfast", "torchrun", "lightning"}):
             run = self.attempt(name, program, {**config, "epochs": 2}, [])
@@ -180,7 +180,7 @@ class Bench:
 
 
 def kill_batches(needed: int, count: int, seed_offset: int) -> list[int]:
-    """Draw one batch in each of `count` equal parts of the training. The same for every contender with the same seed offset."""
+    """Draw one batch in each of `count` equal parts of the training. The same offset gives the same batches."""
     generator = random.Random(SEED + seed_offset)
     return [int(needed * (part + generator.random()) / count) + 1 for part in range(count)]
 

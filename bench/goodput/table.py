@@ -38,7 +38,7 @@ BUCKETS = (
 
 
 def make_rows(program: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return one row per run. `ratio` is wall / (uninterrupted + kills x start), with the values of the nearest bare runs."""
+    """Return one row per run. `ratio` is wall / (uninterrupted + kills x start), from the nearest bare runs."""
     runs = program["runs"]
     rows = []
     for place, run in enumerate(runs):
@@ -70,7 +70,10 @@ def make_rows(program: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def judge_program(program: dict[str, Any]) -> dict[str, Any] | None:
-    """Compare the median of Holdfast's runs with the limit. A run with another result than the bare run fails. None without runs."""
+    """Compare the median of Holdfast's runs with the limit, or return None without runs.
+
+    A single run with another result than the bare run fails the limit.
+    """
     rows = [row for row in make_rows(program) if row["contender"] == HOLDFAST]
     if not rows:
         return None
@@ -82,7 +85,7 @@ def judge_program(program: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def bare_start(run: dict[str, Any]) -> float:
-    """Return the time from the start of the process to its first step, including what the first step takes longer than others (imports)."""
+    """Return the time from process start to the first step, including the extra time of that step (imports)."""
     return run["start_s"] - run["median_step_s"]
 
 

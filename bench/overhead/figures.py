@@ -96,7 +96,7 @@ def million_steps(steps: int, step_ms: float) -> dict[str, Any]:
 
 
 def _peak_mb(pid: int) -> float:
-    """Return VmHWM, the kernel's high-water mark, which misses nothing between two samples; on other systems, the current memory."""
+    """Return VmHWM, a high-water mark that misses nothing between samples; without it, the current memory."""
     try:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

@@ -122,7 +122,10 @@ class Bench:
         return sized
 
     def infer(self) -> None:
-        """Infer invariants once, from the 10 ms CNN. Inference on the deep network did not finish within 400 s, and TrainCheck's invariants are meant to be transferable."""
+        """Infer invariants once, from the 10 ms CNN.
+
+        Inference on the deep network did not finish within 400 s, and TrainCheck's invariants are meant to be transferable.
+        """
         self.say("TrainCheck traces a reference run and infers its invariants (about a minute)")
         RESULTS.mkdir(parents=True, exist_ok=True)
         kept = RESULTS / "traincheck-invariants.json"
@@ -198,7 +201,7 @@ def try_run(run: Callable[..., Run], config: dict[str, Any], threads: int | None
 
 
 def compare_weights(runs: dict[str, Run]) -> None:
-    """Compare final weights: monitoring must not change them, so the same seed and number of steps must give the same bits."""
+    """Compare final weights: with the same seed and number of steps, monitoring must not change a bit."""
     bare = runs["bare"]
     for run in runs.values():
         if "weights" in run and "weights" in bare and run["steps"] == bare["steps"]:

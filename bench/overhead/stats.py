@@ -18,7 +18,7 @@ class Figure:
 
 
 def figure(values: list[float]) -> Figure:
-    """Return the median and the narrowest pair of order statistics that contains the true median with 95% confidence, else all values."""
+    """Return the median and the narrowest order statistics that contain it with 95% confidence, else all values."""
     ordered = sorted(values)
     n = len(ordered)
     below = 0  # number of values left out at each end

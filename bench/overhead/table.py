@@ -47,7 +47,7 @@ FIGURES = (
 
 
 def pairs(rounds: list[dict[str, Any]], variant: str, key: str) -> list[tuple[float, float]]:
-    """Return (variant, reference) of each round that has both. The reference of a run between two bare runs is their mean."""
+    """Return (variant, reference) of each round that has both. The reference of most variants is the mean of two bare runs."""
     found = []
     for runs in rounds:
         over, under = variant, ["bare", "bare again"]

@@ -1,4 +1,4 @@
-"""The variants: bare, under Holdfast, under TrainCheck, in Lightning. TrainCheck and Lightning have separate environments."""
+"""The variants: bare, Holdfast, TrainCheck, Lightning. The last two have separate environments."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def bare(config: dict[str, Any], threads: int | None) -> dict[str, Any]:
 
 
 def holdfast(config: dict[str, Any], threads: int | None) -> dict[str, Any]:
-    """Run under Holdfast, as a user would. Also return the steps that it counted: a probe that never attached costs nothing."""
+    """Run under Holdfast, as a user would. Also return the steps it counted, to detect a probe that never attached."""
     with scratch() as folder:
         out, run = folder / "result.json", folder / "run"
         command = [str(HOLDFAST_BIN / "holdfast"), "run", "--dir", str(run), "--"]

@@ -48,11 +48,14 @@ class Kind:
     """Whether a FIFO, a link or a folder may replace the target."""
     only_place: bool = False
     reader: str = "command"
-    """`command`: the command line; `snapshot`, `checkpoint`: the code that reads them in a training, with torch; `image`: the image scanner."""
+    """`command`: the command line; `snapshot`, `checkpoint`: their readers, which need torch; `image`: the image scanner."""
 
 
 def make(scratch: Path, *, quick: bool = False) -> dict[str, Kind]:
-    """Return every kind by name. Takes about ten seconds, to record a run and to finish it. `quick` skips finishing it, and what needs torch."""
+    """Return every kind by name. Takes about ten seconds, to record a run and to finish it.
+
+    `quick` does not finish the run and omits kinds that need torch.
+    """
     base = scratch / "base"
     base.mkdir()
     data = make_data_set(base)

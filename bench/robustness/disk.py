@@ -1,4 +1,4 @@
-"""A disk that is really full: a small tmpfs, filled before the run, by the running training, or by a training that then crashes.
+"""A disk that is really full: a small tmpfs, filled before the run or by the training, which may then crash.
 
 The run must end with the right verdict or an error message. Once there is space again, a run that was started must be resumable.
 """

@@ -119,7 +119,7 @@ class AuditHook:
         return (text + "/").startswith(self._inside) or text.startswith(HARMLESS)
 
     def _is_own(self, pid: int) -> bool:
-        """Return whether a process belongs to this case, or is gone. A pid below 2 never does: it means a group, or every process."""
+        """Return whether a process belongs to this case or is gone. A pid below 2 means a group, or every process."""
         if pid < 2:
             return False
         with contextlib.suppress(psutil.Error):

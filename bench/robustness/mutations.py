@@ -131,7 +131,7 @@ def make_case(kinds: dict[str, corpus.Kind], seed: int, number: int) -> Case:
 
 
 def _excluded_places(kind: corpus.Kind, argv: list[str]) -> tuple[str, ...]:
-    """Return replacements that Holdfast handles as intended: it copies a large checkpoint, and reads a pipe that the user names."""
+    """Return replacements to skip: Holdfast copies a large checkpoint and reads a named pipe on purpose."""
     if "checkpoint" in kind.name:
         return ("large",)
     return ("fifo", "link to /dev/zero", "link to /dev/tty") if "{target}" in argv else ()

@@ -1,4 +1,4 @@
-"""Mutations of files. Each mutator takes the bytes and a seeded random generator, so that a case can be repeated from its number.
+"""Mutations of files. Each takes the bytes and a seeded generator, so that a case can be repeated from its number.
 
 Mutators in CONTENT return changed bytes. The entries of PLACE name replacements for the file (see `replace`).
 """
@@ -236,7 +236,7 @@ def mutate(data: bytes, chance: random.Random, mutators: list) -> tuple[bytes, l
 
 
 def mutate_inside(data: bytes, name: str, chance: random.Random, mutators: list) -> tuple[bytes, list[str]]:
-    """Like `mutate`, but for half of all archives and snapshots mutate only the contents, so that their checksums stay valid."""
+    """Like `mutate`, but for half of all archives and snapshots keep the checksums valid."""
     corrupt: tuple[bytes, list[str]] | None = None
     if chance.random() < 0.5:
         try:

@@ -1,4 +1,4 @@
-"""Each failure of the field reports, injected into a real YOLO training, which must survive without user intervention. See README.md.
+"""Failures of the field reports, injected into a real YOLO training, which must survive unattended. See README.md.
 
 python bench/survival/faults.py [--only REGEX] [--keep DIR] [--json PATH] [--check]
 """

@@ -1,4 +1,4 @@
-"""A leaking YOLO training under a memory limit: with a Holdfast plan, with Ultralytics' own resume, and uninterrupted. See README.md.
+"""A leaking YOLO training under a memory limit: Holdfast, Ultralytics' own resume, and uninterrupted. See README.md.
 
 python bench/survival/run.py --data DATA.yaml [--epochs N] [--json PATH] [--check] [--write-readme]
 """

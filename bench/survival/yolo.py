@@ -1,4 +1,4 @@
-"""The `yolo` command for a torchvision whose operators do not load with a CPU build of torch. Holdfast fixes that automatically."""
+"""The `yolo` command with a fix for torchvision operators that a CPU torch cannot load. Holdfast fixes that automatically."""
 
 import sys
 

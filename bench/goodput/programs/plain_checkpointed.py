@@ -1,4 +1,6 @@
-"""The same loop with a checkpoint per epoch, as in the PyTorch tutorials: model, optimizer, epoch. For torchrun --max-restarts.
+"""The same loop with a checkpoint per epoch, as in the PyTorch tutorials. For torchrun --max-restarts.
+
+The checkpoint contains model, optimizer and epoch.
 
 It writes a temporary file and renames it, which is safer than most scripts: a kill during the save leaves the previous checkpoint.
 """

@@ -1,4 +1,7 @@
-"""A YOLO11n training from its yaml, started as a user would start it. With the argument `own-resume` it resumes from last.pt if it exists."""
+"""A YOLO11n training from its yaml, started as a user would start it.
+
+With the argument `own-resume` it resumes from last.pt if the file exists.
+"""
 
 import inspect
 import sys

@@ -15,7 +15,7 @@ class Residual(torch.nn.Module):
 
 
 def build(kind):
-    """Return a network. `mlp` and `cnn` have few tensors; `deep` has more than 200 small tensors, the worst case for per-tensor checks."""
+    """Return a network. `deep` has more than 200 small tensors, the worst case for per-tensor checks; the others have few."""
     if kind == "mlp":
         return torch.nn.Sequential(
             torch.nn.Linear(64, 128),
@@ -42,7 +42,7 @@ def build(kind):
 
 
 def make_data(kind, samples):
-    """Return noisy prototypes with one wrong label in ten: the loss falls but does not reach 0, so that there is nothing to warn about."""
+    """Return noisy prototypes with one wrong label in ten: the loss falls but stays above 0, so nothing causes a warning."""
     shape = {"mlp": (64,), "cnn": (3, 24, 24), "cnn-wide": (3, 24, 24), "deep": (16,)}[kind]
     labels = torch.randint(CLASSES, (samples,))
     inputs = 0.5 * torch.randn(CLASSES, *shape)[labels] + torch.randn(samples, *shape)

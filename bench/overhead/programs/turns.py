@@ -22,7 +22,7 @@ import holdfast
 
 BLOCK_SECONDS = 0.25
 WARMUP, WARMUP_SECONDS = 1100, 15.0
-"""Each of the first thousand steps gets its own line in the record. That takes seconds, and is not typical of a long training."""
+"""Each of the first thousand steps gets its own line in the record, which is not typical of a long training."""
 MIN_WARMUP = 40
 MIN_STEPS = 4
 BATCHES, MAX_SAMPLES = 128, 32768
@@ -92,7 +92,7 @@ class Training:
 
 
 def calibrate(config):
-    """Return the batch size at which a bare step takes the intended time on an idle machine, by the first quartile of many blocks."""
+    """Return the batch size at which a bare step takes the intended time, by the fastest quarter of many blocks."""
     batch, target = config["first_batch"], config["target_ms"]
     for _ in range(10):
         training = Training(config, batch)

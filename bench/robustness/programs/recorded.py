@@ -1,4 +1,4 @@
-"""A small training under `holdfast.guard` that leaves records of every kind: attempt 1 kills itself, attempt 2 its supervisor."""
+"""A training under `holdfast.guard` with records of every kind: attempt 1 kills itself, attempt 2 its supervisor."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A fake training for tests of the supervisor: no torch, one checkpoint, killed in its first attempt, finishes in the second."""
+"""A fake training without torch: it writes a checkpoint, is killed in attempt 1 and finishes in attempt 2."""
 
 import os
 import signal

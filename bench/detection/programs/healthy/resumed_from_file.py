@@ -1,4 +1,4 @@
-"""Goes on from a checkpoint that an earlier process left: the loss starts low and falls a little further."""
+"""Resumes from a checkpoint of an earlier process: the loss starts low and falls a little further."""
 
 import subprocess
 import sys
