@@ -66,7 +66,7 @@ def make(scratch: Path, *, quick: bool = False) -> dict[str, Kind]:
     kinds = [
         *_run_kinds(dead),
         *_plan_kinds(data),
-        *_data_kinds(data, asked=not quick),
+        *_data_kinds(data, with_real_python=not quick),
         *_foreign_record_kinds(),
         *_command_line_kinds(),
     ]
@@ -120,7 +120,7 @@ def _set_harmless_plan(files: dict[str, bytes], base: Path) -> dict[str, bytes]:
 
 def _wait_for_the_training(run: Path) -> None:
     """Wait until the training exits, which happens at its next step without a supervisor."""
-    ours = [process for process in kills.marked_by(str(run)) if _belongs_to_run(process, run)]
+    ours = [process for process in kills.find_marked(str(run)) if _belongs_to_run(process, run)]
     for process in psutil.wait_procs(ours, timeout=20)[1]:
         process.kill()
 
@@ -172,13 +172,13 @@ def make_data_set(base: Path) -> dict[str, bytes]:
 # --- kinds ------------------------------------------------------------------------------------------------------------
 
 
-LOOKS = [["status"], ["status", "--json"], ["report"], ["report", "--json"], ["diagnose", RUN], ["status", RUN]]
+READS = [["status"], ["status", "--json"], ["report"], ["report", "--json"], ["diagnose", RUN], ["status", RUN]]
 RESUME = [["resume", "--max-attempts", "1"], ["resume", RUN, "--max-attempts", "1"]]
 
 
 def _run_kinds(dead: dict[str, bytes]) -> list[Kind]:
     """Return the kinds for the files of a run folder."""
-    looks, resume = LOOKS, RESUME
+    reads, resume = READS, RESUME
     ranks = [f"{RUN}/attempts/{n}/rank-0.jsonl" for n in (1, 2)]
     interpreters = [f"{RUN}/attempts/{n}/interpreters.jsonl" for n in (1, 2)]
     odd_names = {
@@ -186,10 +186,10 @@ def _run_kinds(dead: dict[str, bytes]) -> list[Kind]:
         f"{RUN}/attempts/99999999999999999999/rank-0.jsonl": b"", f"{RUN}/snapshots/a.99999999999999999999.tmp": b"",
     }  # fmt: skip
     return [
-        Kind("journal", dead, [f"{RUN}/journal.jsonl"], [*looks, *resume], weight=16),
-        Kind("events of a rank", dead, ranks, [*looks, *resume], weight=12),
-        Kind("interpreters", dead, interpreters, [*looks, *resume], weight=6),
-        Kind("heartbeat", dead, [f"{RUN}/heartbeat"], [*looks, *resume], mutators=mutators.BINARY, weight=6),
+        Kind("journal", dead, [f"{RUN}/journal.jsonl"], [*reads, *resume], weight=16),
+        Kind("events of a rank", dead, ranks, [*reads, *resume], weight=12),
+        Kind("interpreters", dead, interpreters, [*reads, *resume], weight=6),
+        Kind("heartbeat", dead, [f"{RUN}/heartbeat"], [*reads, *resume], mutators=mutators.BINARY, weight=6),
         Kind("heartbeat elsewhere", _with_pointer(dead), [f"{RUN}/heartbeat"], [["status"], *resume], weight=2),
         Kind(
             "plan in a run folder",
@@ -210,7 +210,7 @@ def _run_kinds(dead: dict[str, bytes]) -> list[Kind]:
             "odd names in a run folder",
             {**dead, **odd_names},
             [f"{RUN}/journal.jsonl", *odd_names],
-            [*looks, *resume],
+            [*reads, *resume],
             weight=2,
         ),
     ]
@@ -220,7 +220,7 @@ def _finished_run_kinds(dead: dict[str, bytes], done: dict[str, bytes]) -> list[
     summary, journal = f"{RUN}/summary.json", f"{RUN}/journal.jsonl"
     beside = ["report", "recorded-1", "--beside", "other-1"]
     return [
-        Kind("journal of a run that ended", done, [journal], [*LOOKS, *RESUME], weight=8),
+        Kind("journal of a run that ended", done, [journal], [*READS, *RESUME], weight=8),
         Kind("summary", done, [summary], [["status"], ["report"], ["resume"], ["diagnose", RUN]], weight=5),
         Kind("two runs", {**dead, **_second(done)}, [journal], [beside, ["status"], ["resume"]], weight=3),
     ]

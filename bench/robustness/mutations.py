@@ -431,7 +431,7 @@ def _run_case(
     case: Case, kind: corpus.Kind, worker: Path, bystander: subprocess.Popen, store: Path | None
 ) -> subprocess.Popen:
     programs = case.argv[0] in ("run", "resume", "check", "init", "fit") or case.real
-    for limit in (isolation.LIMIT_S, isolation.AGAIN_S):
+    for limit in (isolation.LIMIT_S, isolation.RETRY_S):
         folder = lay_out(case, kind, worker, bystander.pid)
         outcome = isolation.run_isolated(
             make_work(case, folder),
