@@ -1,8 +1,8 @@
-# `make demo` and `make test` need nothing but Python 3.10 or newer: each makes its own .venv first.
+# `make demo` and `make test` need only Python 3.10 or newer: each creates .venv first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# One thread in trainings under test: numbers repeat. Three workers for two cores: many tests wait for a process to answer.
+# One thread for trainings under test, for reproducible numbers. Three workers for two cores, because many tests wait for a process.
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test lint types tests test-long format docs clean
@@ -31,7 +31,7 @@ tests: $(VENV)/.installed
 test-long: $(VENV)/.installed
 	$(BIN)/pytest -n 2 --dist worksteal -m long
 
-# bench-detection, bench-overhead, bench-goodput, bench-op_check, ...: each is described in its own README.md.
+# bench-detection, bench-overhead, bench-goodput, bench-op_check, ...: see the README.md of each.
 bench-%: $(VENV)/.installed
 	$(BIN)/python bench/$*/run.py $(ARGS)
 

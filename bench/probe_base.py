@@ -1,10 +1,10 @@
-"""What the probe costs on every step, whatever the step is: its hooks and wrappers around a training that does nothing.
+"""Base cost of the probe per step: its hooks and wrappers around a training that does nothing.
 
     python bench/probe_base.py [steps]
 
-Prints microseconds of processor time a step, bare and probed in turns, after the first thousand steps; the difference is
-the base cost. Each run counts with the best tenth of its steps, so that a busy machine shows less.
-Looks are off, so that only what runs on every step is measured.
+Prints microseconds of processor time per step, alternately without and with the probe, after the first thousand steps. The
+difference is the base cost. The best tenth of the steps of each run counts, to reduce the influence of other programs.
+Inspectors are off, so that only the code that runs on every step is measured.
 """
 
 import fcntl
@@ -17,7 +17,7 @@ import tempfile
 
 from holdfast.probe.holdfast_probe import heartbeat
 
-CHILD = pathlib.Path(heartbeat.__file__).parent.parent
+PROBE = pathlib.Path(heartbeat.__file__).parent.parent
 PAIRS = 5
 
 TRAINING = """
@@ -62,16 +62,16 @@ def main():
             heartbeat.create(folder + "/heartbeat")
             probed_environment = dict(
                 bare_environment,
-                PYTHONPATH=str(CHILD),
+                PYTHONPATH=str(PROBE),
                 HOLDFAST_ATTEMPT_DIR=folder,
                 HOLDFAST_HEARTBEAT=folder + "/heartbeat",
                 HOLDFAST_LOCK=folder + "/lock",
             )
             probed.append(measure(steps, probed_environment))
     base = statistics.median(probed) - statistics.median(bare)
-    print(f"bare   {statistics.median(bare):8.1f} us a step  ({min(bare):.1f} .. {max(bare):.1f})")
-    print(f"probed {statistics.median(probed):8.1f} us a step  ({min(probed):.1f} .. {max(probed):.1f})")
-    print(f"base   {base:8.1f} us a step")
+    print(f"bare   {statistics.median(bare):8.1f} us per step  ({min(bare):.1f} .. {max(bare):.1f})")
+    print(f"probed {statistics.median(probed):8.1f} us per step  ({min(probed):.1f} .. {max(probed):.1f})")
+    print(f"base   {base:8.1f} us per step")
 
 
 if __name__ == "__main__":

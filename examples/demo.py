@@ -1,4 +1,4 @@
-"""`make demo`: a YOLO is trained in two stages on data that is made here; it is killed once and leaks memory, on purpose."""
+"""`make demo`: train a YOLO in two stages on generated data, with two injected faults: a kill and a memory leak."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from holdfast.simulator import injection
 
 HERE = Path(__file__).resolve().parent
 FAULTS = {"kill": {"at": 50}, "leak": {"mb": 2.0, "limit_mb": 1250}}
-SAYS = """\
-A YOLO11n learns squares and circles from scratch, in two stages (demo.toml). On purpose
-- its process is killed with SIGKILL at batch 50,
-- every batch leaks 2 MB, and a process that passes 1.25 GB is killed, as a machine does that runs out of memory.
+INTRODUCTION = """\
+A YOLO11n learns squares and circles from scratch, in two stages (demo.toml). The demo injects two faults:
+- the process is killed with SIGKILL at batch 50,
+- every batch leaks 2 MB, and a process that exceeds 1.25 GB is killed, as on a machine that runs out of memory.
 
 $ holdfast run demo.toml
 """
@@ -29,10 +29,10 @@ def main() -> int:
     make_shapes(folder)
     shutil.copy(HERE / "demo.toml", folder)
     holdfast = Path(sys.executable).with_name("holdfast")
-    print(SAYS, flush=True)
+    print(INTRODUCTION, flush=True)
     environment = {**os.environ, **injection.environment(folder / "faults", **FAULTS), "YOLO_VERBOSE": "False"}
     code = subprocess.run([holdfast, "run", "demo.toml"], cwd=folder, env=environment, check=False).returncode
-    print(f"\nLook at it: {folder / '.holdfast/runs/shapes-1/report.html'}")
+    print(f"\nOpen the report: {folder / '.holdfast/runs/shapes-1/report.html'}")
     return code
 
 

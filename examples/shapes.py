@@ -17,15 +17,15 @@ COUNTS = {"train": 48, "val": 16}
 
 
 def make_shapes(folder: Path) -> Path:
-    """Writes images, labels and data.yaml; the same each time."""
+    """Write images, labels and data.yaml. The result is the same each time."""
     random = np.random.default_rng(0)
     for split, count in COUNTS.items():
         images, labels = folder / "images" / split, folder / "labels" / split
         images.mkdir(parents=True)
         labels.mkdir(parents=True)
         for number in range(count):
-            state, lines = _picture(random)
-            state.save(images / f"{number:03d}.png")
+            image, lines = _draw_image(random)
+            image.save(images / f"{number:03d}.png")
             (labels / f"{number:03d}.txt").write_text("\n".join(lines) + "\n")
     data = folder / "data.yaml"
     names = ", ".join(f"{number}: {name}" for number, name in enumerate(NAMES))
@@ -33,9 +33,9 @@ def make_shapes(folder: Path) -> Path:
     return data
 
 
-def _picture(random: np.random.Generator) -> tuple[Image.Image, list[str]]:
-    state = Image.fromarray(random.integers(0, 90, (SIZE, SIZE, 3), dtype=np.uint8))
-    draw, lines = ImageDraw.Draw(state), []
+def _draw_image(random: np.random.Generator) -> tuple[Image.Image, list[str]]:
+    image = Image.fromarray(random.integers(0, 90, (SIZE, SIZE, 3), dtype=np.uint8))
+    draw, lines = ImageDraw.Draw(image), []
     for _ in range(int(random.integers(1, 4))):
         width = int(random.integers(SIZE // 5, SIZE // 3))
         left, top = (int(place) for place in random.integers(0, SIZE - width, 2))
@@ -44,4 +44,4 @@ def _picture(random: np.random.Generator) -> tuple[Image.Image, list[str]]:
         shape((left, top, left + width, top + width), fill=COLOURS[kind])
         x, y = (left + width / 2) / SIZE, (top + width / 2) / SIZE
         lines.append(f"{kind} {x:.5f} {y:.5f} {width / SIZE:.5f} {width / SIZE:.5f}")
-    return state, lines
+    return image, lines

@@ -20,9 +20,9 @@ from holdfast.schema import events
 from holdfast.testing.histories import entries
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench" / "forecast"))
-from lives import Life
+from lives import MemoryHistory
 
-LIFE = Life("", epoch_s=30.0, steps=60, noise=0.05, tooth=0.3, planned=1000)
+LIFE = MemoryHistory("", epoch_s=30.0, steps=60, noise=0.05, tooth=0.3, planned=1000)
 VALIDATED = replace(LIFE, spike=1.8, validation_s=8.0)
 LEAKS = {
     "with every step": replace(LIFE, leak=0.7),
@@ -54,12 +54,12 @@ def lived(life, epochs):
 @pytest.mark.parametrize("life", LEAKS.values(), ids=LEAKS)
 def test_kill_is_foretold_once_half_of_the_memory_is_used(life):
     killed_at = life.killed_at()
-    state, _ = lived(life, life.half_used_at())
+    state, _ = lived(life, life.half_used_epoch())
     forecast = memory_forecast(state)
     assert forecast.sure
     assert forecast.at == pytest.approx(killed_at, rel=0.1)
     assert forecast.earliest <= killed_at <= forecast.latest
-    assert lived(life, life.half_used_at() + 0.3)[1]
+    assert lived(life, life.half_used_epoch() + 0.3)[1]
 
 
 @pytest.mark.parametrize("cache", CACHES.values(), ids=CACHES)

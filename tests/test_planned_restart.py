@@ -17,10 +17,10 @@ from holdfast.schema.plan import Plan, Policy
 from holdfast.testing.histories import entries
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench" / "forecast"))
-from lives import GIB, Life
+from lives import GIB, MemoryHistory
 
 PLAN = Plan(command=["python", "train.py"], cwd="/work")
-LEAK = Life("a leak", leak=0.9, epoch_s=40.0, steps=100, planned=100)
+LEAK = MemoryHistory("a leak", leak=0.9, epoch_s=40.0, steps=100, planned=100)
 
 
 def asked(life, epochs, plan=PLAN, every=3):
@@ -51,7 +51,7 @@ def test_leak_is_left_in_time_and_not_before(life):
     step, reason, _ = asked(life, killed_at / life.steps)
     assert step is not None
     assert step < killed_at
-    assert life.trains_with(step / life.steps) + life.spike >= 0.8 * life.limit
+    assert life.memory_at(step / life.steps) + life.spike >= 0.8 * life.limit
     assert "memory grew from" in reason
     assert "GiB" in reason
 

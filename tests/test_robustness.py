@@ -46,11 +46,13 @@ def test_faults_of_the_disk_end_in_a_verdict_or_a_sentence():
     """Eight calls of the supervisor fail, one after another: never a traceback, and what was begun can be resumed."""
     import faults
 
-    why = faults.not_possible()
+    why = faults.why_not_possible()
     if why:
         pytest.skip(why)
     found, _ = faults.run(8, SEED)
-    assert [one.broken for one in found] == [[]] * 8, "\n".join(f"{one.fault.words}: {one.broken}" for one in found)
+    assert [one.broken for one in found] == [[]] * 8, "\n".join(
+        f"{one.fault.description}: {one.broken}" for one in found
+    )
 
 
 def test_the_storm_takes_nobody_else_for_its_supervisor(tmp_path):

@@ -1,4 +1,4 @@
-"""`make docs`: writes the pages that are made from the code. With --check it only says which are out of date."""
+"""`make docs`: write the pages generated from the code. With --check, only report pages that are out of date."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
 def commands_page() -> str:
-    """Every command's --help, as it is printed at 100 columns."""
+    """Return the --help of every command, as printed at 100 columns."""
     parts = ["# Commands", "", "Made from `--help` by `make docs`; a test checks that it is up to date.", ""]
     names = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
     for command in ((), *((name,) for name in names)):
-        shown = CliRunner().invoke(app, [*command, "--help"], terminal_width=100, prog_name="holdfast")
-        text = "\n".join(line.rstrip() for line in shown.output.strip().splitlines())
+        result = CliRunner().invoke(app, [*command, "--help"], terminal_width=100, prog_name="holdfast")
+        text = "\n".join(line.rstrip() for line in result.output.strip().splitlines())
         parts += [f"## holdfast {' '.join(command)}".rstrip(), "", "```text", text, "```", ""]
     return "\n".join(parts)
 
 
 def plans_page() -> str:
-    """Written by hand, but for its tables of keys."""
+    """Return plans.md, which is written by hand except for its tables of keys."""
     return with_keys((DOCS / "plans.md").read_text())
 
 

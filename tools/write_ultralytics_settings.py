@@ -1,7 +1,7 @@
-"""Makes `schema/ultralytics_settings.py` again from the Ultralytics that is installed: names, kinds, bounds and defaults.
+"""Generate `schema/ultralytics_settings.py` from the installed Ultralytics: names, kinds, bounds and defaults.
 
-Run it after an upgrade: `.venv/bin/python tools/write_ultralytics_settings.py`. With --check it only says whether the
-file is out of date. Ultralytics itself is not imported: its tables are read as text.
+Run it after an upgrade: `.venv/bin/python tools/write_ultralytics_settings.py`. With --check, it only reports whether the
+file is out of date. Ultralytics is not imported: its tables are read as text.
 """
 
 from __future__ import annotations
@@ -76,22 +76,22 @@ BY_HAND: dict[str, dict[str, Any]] = {
     "copy_paste_mode": {"kinds": ("text",), "choices": ("flip", "mixup")},
     "auto_augment": {"kinds": ("text",), "choices": ("randaugment", "autoaugment", "augmix")},
 }
-"""What its tables do not say."""
+"""Settings that its tables do not describe."""
 AT_LEAST = dict.fromkeys(("workers", "close_mosaic", "warmup_epochs", "box", "cls", "dfl", "pose", "kobj", "rle"), 0)
 AT_LEAST |= {"angle": 0, "dlog": 0, "dgrad": 0, "dis": 0, "save_period": -1, "line_width": 1, "time": 0}
 BETWEEN = {"degrees": (-180, 180), "shear": (-180, 180)}
-"""Bounds that it does not check, and beyond which nothing sensible comes out."""
+"""Bounds that Ultralytics does not check. Values beyond them make no sense."""
 
 
-def home() -> Path:
+def find_ultralytics() -> Path:
     spec = importlib.util.find_spec("ultralytics")
     if spec is None or not spec.submodule_search_locations:
-        sys.exit("Ultralytics is not installed here: pip install -e '.[dev]'")
+        sys.exit("Ultralytics is not installed: pip install -e '.[dev]'")
     return Path(spec.submodule_search_locations[0])
 
 
-def tables(path: Path) -> dict[str, Any]:
-    """The constants of a module that are plain collections."""
+def read_tables(path: Path) -> dict[str, Any]:
+    """Return the constants of a module that are literal collections."""
     found = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -103,19 +103,19 @@ def tables(path: Path) -> dict[str, Any]:
     return found
 
 
-def optimizers(trainer: Path) -> list[str]:
+def read_optimizers(trainer: Path) -> list[str]:
     for node in ast.walk(ast.parse(trainer.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "optimizers":
             return sorted(ast.literal_eval(node.value))
-    sys.exit(f"{trainer} has no list of optimizers any more")
+    sys.exit(f"{trainer} no longer has a list of optimizers")
 
 
-def of_other_modes(folder: Path) -> list[str]:
-    """What stands under prediction, drawing, export or tracking, and is read by no code on a training's way."""
-    ways = [folder / "engine" / "trainer.py", folder / "engine" / "validator.py", *(folder / "data").rglob("*.py")]
-    ways += [folder / "utils" / "loss.py", *(folder / "nn").rglob("*.py")]
-    ways += [*(folder / "models").rglob("train.py"), *(folder / "models").rglob("val.py")]
-    code = "\n".join(path.read_text(encoding="utf-8") for path in ways)
+def find_other_modes(folder: Path) -> list[str]:
+    """Return settings of prediction, visualization, export or tracking that no code of a training reads."""
+    paths = [folder / "engine" / "trainer.py", folder / "engine" / "validator.py", *(folder / "data").rglob("*.py")]
+    paths += [folder / "utils" / "loss.py", *(folder / "nn").rglob("*.py")]
+    paths += [*(folder / "models").rglob("train.py"), *(folder / "models").rglob("val.py")]
+    code = "\n".join(path.read_text(encoding="utf-8") for path in paths)
     others, names = False, []
     for line in (folder / "cfg" / "default.yaml").read_text(encoding="utf-8").splitlines():
         if title := re.match(r"# (\w.*?) -{5,}$", line):
@@ -125,7 +125,7 @@ def of_other_modes(folder: Path) -> list[str]:
     return sorted(names)
 
 
-def holds(name: str, default: Any, known: dict[str, Any]) -> dict[str, Any]:
+def describe_value(name: str, default: Any, known: dict[str, Any]) -> dict[str, Any]:
     kinds = {"CFG_FLOAT_KEYS": "number", "CFG_FRACTION_KEYS": "number", "CFG_INT_KEYS": "whole"}
     kinds |= {"CFG_BOOL_KEYS": "bool", "CFG_STR_KEYS": "text"}
     kind = next((kind for table, kind in kinds.items() if name in known[table]), None)
@@ -138,30 +138,32 @@ def holds(name: str, default: Any, known: dict[str, Any]) -> dict[str, Any]:
     if name in BY_HAND:
         value = BY_HAND[name]
     if not value:
-        sys.exit(f"{name} is new in Ultralytics and its tables do not say what it holds: add it to BY_HAND")
+        sys.exit(f"{name} is new in Ultralytics and its tables do not describe its values: add it to BY_HAND")
     return {"kinds": value["kinds"], "default": default} | value
 
 
-def text() -> str:
-    folder = home()
-    known = tables(folder / "cfg" / "__init__.py")
+def generate() -> str:
+    folder = find_ultralytics()
+    known = read_tables(folder / "cfg" / "__init__.py")
     settings = yaml.safe_load((folder / "cfg" / "default.yaml").read_text(encoding="utf-8"))
-    names = optimizers(folder / "engine" / "trainer.py")
+    names = read_optimizers(folder / "engine" / "trainer.py")
     lines = []
     for name, default in settings.items():
-        value = holds(name, default, known)
+        value = describe_value(name, default, known)
         if name == "optimizer":
             value["choices"] = tuple(names)
         elif name == "task":
             value["choices"] = known["TASKS"]
-        given = ", ".join(f"{key}={what!r}" for key, what in value.items() if key != "kinds" and what is not None)
+        given = ", ".join(
+            f"{key}={content!r}" for key, content in value.items() if key != "kinds" and content is not None
+        )
         lines.append(f"    {name!r}: Value({value['kinds']!r}{', ' + given if given else ''}),")
     version = importlib.metadata.version("ultralytics")
-    formats = sorted(tables(folder / "data" / "utils.py")["IMG_FORMATS"])
+    formats = sorted(read_tables(folder / "data" / "utils.py")["IMG_FORMATS"])
     made = HEAD.format(
         version=version,
         settings="\n".join(lines),
-        others="\n".join(f"        {name!r}," for name in of_other_modes(folder)),
+        others="\n".join(f"        {name!r}," for name in find_other_modes(folder)),
         optimizers=", ".join(repr(name) for name in names),
         images="\n".join(f"        {ending!r}," for ending in formats),
     )
@@ -171,7 +173,7 @@ def text() -> str:
 
 
 def main() -> int:
-    made = text()
+    made = generate()
     if TARGET.is_file() and TARGET.read_text(encoding="utf-8") == made:
         return 0
     if "--check" in sys.argv:

@@ -1,4 +1,4 @@
-"""How long the checks of a data set take, against Ultralytics' own scan of the same images. See README.md.
+"""Time of the data checks, compared with Ultralytics' own scan of the same images. See README.md.
 
 python bench/data_check/run.py [--images N] [--rounds N] [--check] [--folder DIR]
 """
@@ -21,8 +21,8 @@ LIMIT_S = 60.0
 """For 10,000 images on two cores."""
 
 
-def make(folder: Path, count: int) -> dict[str, list[str]]:
-    """Noise and shapes as JPEG, with labels; what is there from an earlier time is used again."""
+def make_images(folder: Path, count: int) -> dict[str, list[str]]:
+    """Create JPEGs of noise and shapes, with labels. Existing files are reused."""
     paths: dict[str, list[str]] = {"train": [], "val": []}
     for at in range(count):
         split = "val" if at % 5 == 0 else "train"
@@ -34,52 +34,52 @@ def make(folder: Path, count: int) -> dict[str, list[str]]:
     if absent:
         print(f"making {len(absent):,} images in {folder} ...", flush=True)
         with ProcessPoolExecutor() as pool:
-            list(pool.map(draw, absent, chunksize=100))
+            list(pool.map(draw_image, absent, chunksize=100))
     return paths
 
 
-def draw(path: str) -> None:
+def draw_image(path: str) -> None:
     import numpy as np
     from PIL import Image, ImageDraw
 
-    chance = random.Random(path)
-    noise = np.random.default_rng(chance.randrange(1 << 30)).integers(
+    rng = random.Random(path)
+    noise = np.random.default_rng(rng.randrange(1 << 30)).integers(
         0, 60, (SIZE[1] // 2, SIZE[0] // 2, 3), dtype=np.uint8
     )
     image = Image.fromarray(noise).resize(SIZE, Image.Resampling.BILINEAR)
-    pen = ImageDraw.Draw(image)
+    drawing = ImageDraw.Draw(image)
     lines = []
-    for _ in range(chance.randint(3, 15)):
-        w, h = chance.randint(8, 200), chance.randint(8, 200)
-        x, y = chance.randint(0, SIZE[0] - w), chance.randint(0, SIZE[1] - h)
-        colour = tuple(chance.randint(60, 255) for _ in range(3))
-        (pen.ellipse if chance.random() < 0.5 else pen.rectangle)((x, y, x + w, y + h), fill=colour)
+    for _ in range(rng.randint(3, 15)):
+        w, h = rng.randint(8, 200), rng.randint(8, 200)
+        x, y = rng.randint(0, SIZE[0] - w), rng.randint(0, SIZE[1] - h)
+        colour = tuple(rng.randint(60, 255) for _ in range(3))
+        (drawing.ellipse if rng.random() < 0.5 else drawing.rectangle)((x, y, x + w, y + h), fill=colour)
         centre = ((x + w / 2) / SIZE[0], (y + h / 2) / SIZE[1])
-        lines.append(f"{chance.randint(0, 2)} {centre[0]:.6f} {centre[1]:.6f} {w / SIZE[0]:.6f} {h / SIZE[1]:.6f}\n")
+        lines.append(f"{rng.randint(0, 2)} {centre[0]:.6f} {centre[1]:.6f} {w / SIZE[0]:.6f} {h / SIZE[1]:.6f}\n")
     label = Path(path.replace(f"{os.sep}images{os.sep}", f"{os.sep}labels{os.sep}")).with_suffix(".txt")
     label.write_text("".join(lines))
     image.save(path, quality=85)
 
 
-def holdfast(folder: Path, paths: dict[str, list[str]]) -> tuple[float, float]:
-    """Seconds for looking at everything, and for judging it."""
+def measure_holdfast(folder: Path, paths: dict[str, list[str]]) -> tuple[float, float]:
+    """Return the seconds for scanning all images and for judging the result."""
     from holdfast.diagnosis.dataset import classes, labels, leakage, readable, sizes
     from holdfast.preflight.images.survey import survey
 
     began = time.perf_counter()
     seen = survey(str(folder), dict(enumerate("abc")), paths, sys.executable, classes=3)
-    looked = time.perf_counter()
+    scanned = time.perf_counter()
     assert seen.complete
     assert not readable.judge(seen, "").findings
     labels.judge(seen, "")
     classes.judge(seen, "")
     sizes.judge(seen, 640, "")
     leakage.judge(seen, "", always_split=True)
-    return looked - began, time.perf_counter() - looked
+    return scanned - began, time.perf_counter() - scanned
 
 
-def ultralytics(paths: dict[str, list[str]]) -> float:
-    """Its scan of images and labels, as it makes its label cache, with as many threads as it takes."""
+def measure_ultralytics(paths: dict[str, list[str]]) -> float:
+    """Return the seconds of Ultralytics' scan for its label cache, with its own number of threads."""
     from ultralytics.data.utils import img2label_paths, verify_image_label
     from ultralytics.utils import NUM_THREADS
 
@@ -95,8 +95,8 @@ def ultralytics(paths: dict[str, list[str]]) -> float:
     return time.perf_counter() - began
 
 
-def decoding(paths: dict[str, list[str]]) -> float:
-    """What a training does with each image in every epoch, without any augmentation: OpenCV's whole decode, in threads."""
+def measure_decoding(paths: dict[str, list[str]]) -> float:
+    """Return the seconds for a full decode of all images with OpenCV in threads, which every epoch does at least."""
     import cv2
 
     cv2.setNumThreads(1)
@@ -112,23 +112,23 @@ def main() -> int:
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "holdfast-bench-images")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where 10,000 images take more than a minute")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if 10,000 images take more than a minute")
     options = parser.parse_args()
-    paths = make(options.folder, options.images)
-    ultralytics(paths)  # the first reading is from the disk, for whoever comes first
-    looked, judged, theirs, decoded = [], [], [], []
+    paths = make_images(options.folder, options.images)
+    measure_ultralytics(paths)  # fill the file cache, because the first read is from the disk
+    scanned, judged, theirs, decoded = [], [], [], []
     for number in range(options.rounds):
-        look_s, judge_s = holdfast(options.folder, paths)
-        looked.append(look_s)
+        scan_s, judge_s = measure_holdfast(options.folder, paths)
+        scanned.append(scan_s)
         judged.append(judge_s)
-        theirs.append(ultralytics(paths))
-        decoded.append(decoding(paths))
+        theirs.append(measure_ultralytics(paths))
+        decoded.append(measure_decoding(paths))
         print(
-            f"round {number + 1}: looking {look_s:.1f} s, judging {judge_s:.1f} s; Ultralytics' scan {theirs[-1]:.1f} s, cv2.imread {decoded[-1]:.1f} s",
+            f"round {number + 1}: scanning {scan_s:.1f} s, judging {judge_s:.1f} s; Ultralytics' scan {theirs[-1]:.1f} s, cv2.imread {decoded[-1]:.1f} s",
             flush=True,
         )
-    whole = statistics.median(a + b for a, b in zip(looked, judged, strict=True))
-    ratio = statistics.median((a + b) / c for a, b, c in zip(looked, judged, theirs, strict=True))
+    whole = statistics.median(a + b for a, b in zip(scanned, judged, strict=True))
+    ratio = statistics.median((a + b) / c for a, b, c in zip(scanned, judged, theirs, strict=True))
     size = sum(Path(path).stat().st_size for split in paths.values() for path in split) / options.images
     allowed = LIMIT_S * options.images / 10_000
     print(
@@ -143,7 +143,7 @@ def main() -> int:
     print(
         f"cv2.imread   {statistics.median(decoded):6.1f} s  {options.images / statistics.median(decoded):7,.0f} images/s, decoded only"
     )
-    to_decoding = statistics.median((a + b) / c for a, b, c in zip(looked, judged, decoded, strict=True))
+    to_decoding = statistics.median((a + b) / c for a, b, c in zip(scanned, judged, decoded, strict=True))
     print(
         f"ratio to Ultralytics' scan {ratio:.2f}, to decoding {to_decoding:.2f}; limit {allowed:.0f} s: {'met' if whole <= allowed else 'not met'}"
     )

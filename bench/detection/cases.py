@@ -1,6 +1,6 @@
-"""The programs: what is wrong with each faulty one, which findings name that rightly, and from which step on it can be known.
+"""The test programs: each fault, the rules that identify it correctly, and the first step that shows it.
 
-Each program's docstring says more, and where the fault comes from.
+The docstring of each program gives details and the source of the fault.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ class Faulty:
     name: str
     fault: str
     rules: tuple[str, ...]
-    """A warning or fatal finding of any of these names the fault rightly."""
+    """A warning or fatal finding of any of these rules identifies the fault correctly."""
     checkable: int | None = 1
-    """The first step whose events show it; AT_THE_END where it shows when the process ends, or between steps."""
+    """The first step whose events show the fault; AT_THE_END if it appears when the process exits, or between steps."""
     twin: str | None = None
-    """The healthy program that differs from this one by the fault alone."""
+    """The healthy program that is identical except for the fault."""
     options: tuple[str, ...] = ()
-    """Given to `holdfast run` as a user would."""
+    """Options for `holdfast run`, as a user would pass them."""
     platform: str | None = None
-    """The only `sys.platform` on which it can happen, and on which it is run."""
+    """The only `sys.platform` on which the fault can occur. The program runs only there."""
     track: tuple[str, ...] = ("model",)
-    """The variables that hold the model: TrainCheck must be told."""
+    """The variables that contain the model. TrainCheck needs them."""
 
     @property
     def path(self) -> Path:
@@ -38,7 +38,7 @@ class Faulty:
 class Healthy:
     name: str
     looks_like: str
-    """The fault for which it could be taken; empty where it is plain."""
+    """The fault that the program resembles; empty for an ordinary program."""
 
     @property
     def path(self) -> Path:
@@ -52,7 +52,7 @@ NO_RATE = ("learning-rate-vanished", "weights-frozen")
 UNFAITHFUL = ("checkpoint-unfaithful",)
 NOT_FINITE = ("loss-not-finite", "gradients-not-finite")
 LEFT = ("loss-diverging", *NOT_FINITE)
-"""However a training that runs away is caught first."""
+"""The rules that may be first to detect a diverging training."""
 
 FAULTY = (
     # the loss
@@ -67,7 +67,7 @@ FAULTY = (
     Faulty("nan_in_the_data", "NaN in one sample", NOT_FINITE, checkable=62),
     Faulty("rate_ten_thousand_times", "rate 10,000 times too high", LEFT, checkable=1),
     Faulty("rate_hundred_times", "rate 100 times too high", LEFT, checkable=1, twin="transformer_lm"),
-    Faulty("warmup_never_ends", "the rate grows without end", LEFT, checkable=150),
+    Faulty("warmup_never_ends", "the rate grows without bound", LEFT, checkable=150),
     Faulty("exploding_recurrence", "gradients explode", (*LEFT, "gradients-exploding"), checkable=1),
     # gradients
     Faulty(
@@ -77,7 +77,7 @@ FAULTY = (
         twin="plain_classifier",
     ),
     Faulty("argmax_in_the_way", "no gradient: argmax", ("gradients-missing", *OUTSIDE, *FROZEN)),
-    Faulty(  # layers may be dropped at random, experts not chosen: nobody knows before the graphs of ten steps
+    Faulty(  # layers may be dropped at random, experts not chosen: it takes the graphs of ten steps to be certain
         "encoder_detached",
         "most weights get no gradient: detach()",
         ("gradients-missing",),
@@ -106,22 +106,22 @@ FAULTY = (
     ),
     # learning rate and schedule
     Faulty("rate_is_zero", "rate 0", NO_RATE, twin="plain_classifier"),
-    Faulty("decay_every_batch", "epoch schedule stepped per batch: rate gone", NO_RATE, 30, twin="cnn_momentum"),
+    Faulty("decay_every_batch", "epoch schedule stepped per batch: rate vanishes", NO_RATE, 30, twin="cnn_momentum"),
     Faulty("polynomial_for_epochs", "epoch schedule stepped per batch: rate 0", NO_RATE, checkable=13),
     Faulty("one_cycle_for_batches", "batch schedule stepped per epoch", ("steps-missing",), AT_THE_END),
     Faulty("ends_half_way", "ends after a quarter of its schedule", ("steps-missing",), AT_THE_END),
     # weights and optimizer
-    Faulty("optimizer_of_the_old_model", "optimizer holds another model", OUTSIDE, twin="cnn_momentum"),
-    Faulty("optimizer_of_a_copy", "optimizer holds the original of a copy", OUTSIDE),
+    Faulty("optimizer_of_the_old_model", "optimizer has another model's parameters", OUTSIDE, twin="cnn_momentum"),
+    Faulty("optimizer_of_a_copy", "optimizer has the original of a copy", OUTSIDE),
     Faulty("new_head_outside", "new head not in the optimizer", OUTSIDE, twin="fine_tune_new_head"),
     Faulty("layers_in_a_list", "hidden layers not in the optimizer", OUTSIDE),
     Faulty("filter_misses_the_head", "head in no parameter group", OUTSIDE),
     Faulty("gan_wrong_parameters", "discriminator in no optimizer", OUTSIDE, twin="gan", track=("generator",)),
-    Faulty("dqn_trains_the_target", "optimizer holds the target network", OUTSIDE),
+    Faulty("dqn_trains_the_target", "optimizer has the target network", OUTSIDE),
     Faulty("writes_into_a_temporary", "one weight's updates are lost", FROZEN, twin="custom_optimizer"),
     Faulty("updates_a_clone", "matrices never change", FROZEN),
     Faulty("skips_the_last_rows", "last rows never change", FROZEN),
-    Faulty("frozen_in_the_middle", "frozen weights go on moving", ("frozen-weights-moving",), checkable=101),
+    Faulty("frozen_in_the_middle", "frozen weights keep moving", ("frozen-weights-moving",), checkable=101),
     Faulty("frozen_norms_drift", "frozen batch norm drifts", ("frozen-weights-moving",), twin="frozen_backbone"),
     Faulty(
         "never_stepped",
@@ -135,7 +135,7 @@ FAULTY = (
     # data
     Faulty("first_batch_for_ever", "the same batch in each step", REPEATING, checkable=2, twin="plain_classifier"),
     Faulty("item_zero_always", "every sample is the first one", REPEATING, checkable=2),
-    Faulty("sampler_stands_still", "the sampler does not move on", REPEATING, checkable=2),
+    Faulty("sampler_stands_still", "the sampler does not advance", REPEATING, checkable=2),
     Faulty("batch_collapses", "batch 50 -> 1", ("batch-collapsed",), checkable=66),
     # resources
     Faulty("keeps_every_graph", "memory grows: graphs kept", ("memory-leak",)),
@@ -146,12 +146,12 @@ FAULTY = (
         ("epoch-time-blowup",),
         AT_THE_END,
     ),
-    Faulty("loader_hangs", "waits for a lock for ever", ("step-hang",), AT_THE_END, options=("--hang-after", "5")),
+    Faulty("loader_hangs", "waits for a lock forever", ("step-hang",), AT_THE_END, options=("--hang-after", "5")),
     # checkpoints
-    Faulty("saves_another_model", "the file holds another model's weights", UNFAITHFUL, checkable=30),
-    Faulty("saves_shifted_weights", "the file's tensors hold each other's values", UNFAITHFUL, checkable=100),
-    Faulty("checkpoint_overflows", "the file holds infinities", UNFAITHFUL, checkable=200),
-    Faulty("checkpoint_is_torn", "resumes from a torn file", ("checkpoint-torn",), AT_THE_END),
+    Faulty("saves_another_model", "the file contains another model's weights", UNFAITHFUL, checkable=30),
+    Faulty("saves_shifted_weights", "the file's tensors contain each other's values", UNFAITHFUL, checkable=100),
+    Faulty("checkpoint_overflows", "the file contains infinities", UNFAITHFUL, checkable=200),
+    Faulty("checkpoint_is_torn", "resumes from a truncated file", ("checkpoint-torn",), AT_THE_END),
     # exits
     Faulty("segfault", "segmentation fault", ("crashed-segfault",), AT_THE_END),
     Faulty("aborts", "abort() in the driver", ("command-buffer-reused", "crashed-abort"), AT_THE_END),
@@ -167,10 +167,10 @@ FAULTY = (
     Faulty("torchvision_for_another_torch", "torchvision mismatch", ("torchvision-mismatch",), AT_THE_END),
     Faulty("device_memory_exhausted", "device out of memory", ("device-out-of-memory",), AT_THE_END),
     Faulty("disk_is_full", "no space left", ("disk-full",), AT_THE_END),
-    # said, and gone on
+    # reported, and the run continues
     Faulty(
         "device_work_was_cut_short",
-        "command buffer failed, run goes on",
+        "command buffer failed, run continues",
         ("command-buffer-failed",),
         checkable=301,
         platform="darwin",
@@ -191,7 +191,7 @@ HEALTHY = (
     Healthy("cosine_to_zero", "rate vanishing at the end"),
     Healthy("one_cycle", "rate vanishing at the end"),
     Healthy("warm_restarts", "rate vanishing, loss jumping"),
-    Healthy("plateau_schedule", "rate falling, loss constant but for noise"),
+    Healthy("plateau_schedule", "rate falling, loss constant except for noise"),
     Healthy("padded_bag_of_words", "rows that never move"),
     Healthy("sparse_adam", "rows that rarely move, two optimizers"),
     Healthy("frozen_backbone", "weights that never move"),
@@ -204,11 +204,11 @@ HEALTHY = (
     Healthy("ppo_epochs", "loss near 0, batches repeating"),
     Healthy("dqn_target_network", "memory growing, a model that never gets a gradient"),
     Healthy("density_below_zero", "losses below zero"),
-    Healthy("hinge_reaches_zero", "losses and gradients exactly 0 in the end"),
-    Healthy("lbfgs_closure", "many backwards a step"),
+    Healthy("hinge_reaches_zero", "losses and gradients exactly 0 at the end"),
+    Healthy("lbfgs_closure", "many backward passes per step"),
     Healthy("accumulation", "gradients left over"),
     Healthy("long_evaluations", "a hang, slow epochs"),
-    Healthy("evaluation_with_gradients", "backwards missing"),
+    Healthy("evaluation_with_gradients", "backward passes missing"),
     Healthy("cache_fills_and_stops", "a memory leak"),
     Healthy("ema_checkpoint", "a file that differs from the live weights"),
     Healthy("swa", "a file that differs from the live weights"),
@@ -217,14 +217,14 @@ HEALTHY = (
     Healthy("saves_adapters_only", "a file that lacks most weights"),
     Healthy("bfloat16_weights", "weights that do not move"),
     Healthy("scaler_skips_a_few", "gradients that are not finite"),
-    Healthy("checkpointing_reentrant", "backwards inside backwards"),
+    Healthy("checkpointing_reentrant", "backward passes inside backward passes"),
     Healthy("checkpointing_not_reentrant", "gradients left over"),
-    Healthy("full_batch_loader", "the same batch always"),
+    Healthy("full_batch_loader", "always the same batch"),
     Healthy("two_batches_in_order", "the same batches again and again"),
     Healthy("variable_batches", "a batch that collapses"),
     Healthy("curriculum", "steps getting slower, loss rising"),
     Healthy("multitask_weight_zero_at_first", "zero gradients for part of the model"),
-    Healthy("maml", "gradients taken apart from the optimizer"),
+    Healthy("maml", "gradients computed outside the optimizer"),
     Healthy("k_fold", "loss rising, optimizers abandoned"),
     Healthy("loader_workers", "other processes"),
     Healthy("endless_stream", "an epoch that never ends"),
@@ -236,7 +236,7 @@ HEALTHY = (
     Healthy("vae_kl_warmup", "loss rising"),
     Healthy("noisy_slow_fall", "loss not falling"),
     Healthy("early_stopping", "ending early"),
-    Healthy("resumed_from_file", "loss hardly falling, a process beside"),
+    Healthy("resumed_from_file", "loss hardly falling, another process"),
     Healthy("fine_tune_tiny_rate", "rate vanished, weights hardly moving"),
     Healthy("two_trainings", "loss rising, an optimizer abandoned"),
     Healthy("processes_beside", "a second training in the run"),
@@ -244,14 +244,14 @@ HEALTHY = (
     Healthy("ddp_no_sync", "ranks with different gradients"),
     Healthy("contrastive", "loss at its worst value at first"),
     Healthy("autocast_bfloat16", ""),
-    Healthy("gradient_penalty", "backwards through gradients"),
+    Healthy("gradient_penalty", "backward passes through gradients"),
     Healthy("distillation", "a model that never moves"),
     Healthy("rate_finder", "loss diverging"),
     Healthy("survives_its_own_errors", "an out-of-memory traceback"),
-    Healthy("prints_scary_words", "every crash there is, in print"),
-    Healthy("overfits_one_batch", "the same batch always"),
+    Healthy("prints_scary_words", "the messages of many crashes"),
+    Healthy("overfits_one_batch", "always the same batch"),
     Healthy("sparse_reward", "losses and gradients exactly 0 at first"),
-    Healthy("triplet_easy_batches", "ever more losses exactly 0"),
+    Healthy("triplet_easy_batches", "more and more losses exactly 0"),
     Healthy("compiled_model", ""),
     Healthy("lookahead", "an optimizer in an optimizer"),
 )

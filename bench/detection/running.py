@@ -1,4 +1,4 @@
-"""One program under the real `holdfast run`, and what came of it."""
+"""Run one program under the real `holdfast run` and judge the result."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ ROOT = Path(__file__).parent.parent.parent
 PYTHON = ROOT / ".venv/bin/python"
 HOLDFAST = ROOT / ".venv/bin/holdfast"
 LIMIT_S = 180
-NOT_HELD = {"learned", "unproven"}
+GOOD_VERDICTS = {"learned", "unproven"}
 Result = dict[str, Any]
 
 
 class Broken(Exception):
-    """The bench itself could not run the program; the message says what was seen last."""
+    """The bench could not run the program. The message contains the last output."""
 
 
 @contextmanager
@@ -47,12 +47,12 @@ def environment() -> dict[str, str]:
     return {**inherited, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def bare(case: Faulty | Healthy) -> Result:
-    """Without Holdfast: what a person would see of it."""
+def run_bare(case: Faulty | Healthy) -> Result:
+    """Run a program without Holdfast and return its output."""
     with scratch() as folder:
         code, seconds = execute([str(PYTHON), str(case.path)], folder)
-        said = (folder / "output.log").read_text(errors="replace").strip().splitlines()
-        return {"name": case.name, "exit": code, "seconds": seconds, "said": said}
+        output = (folder / "output.log").read_text(errors="replace").strip().splitlines()
+        return {"name": case.name, "exit": code, "seconds": seconds, "output": output}
 
 
 def under_holdfast(case: Faulty | Healthy, keep: Path | None = None) -> Result:
@@ -75,17 +75,19 @@ def under_holdfast(case: Faulty | Healthy, keep: Path | None = None) -> Result:
             "steps": summary["attempts"][-1]["last_step"],
             "findings": [],
         }
-        judged = judged_again(RunFolder(run))
+        judged = find_steps(RunFolder(run))
         for finding in summary["findings"]:
-            told = {key: finding[key] for key in ("rule", "severity", "step", "message")}
-            told["judged_at"] = judged.get((finding["rule"], finding["severity"]))
-            result["findings"].append(told)
+            reported = {key: finding[key] for key in ("rule", "severity", "step", "message")}
+            reported["judged_at"] = judged.get((finding["rule"], finding["severity"]))
+            result["findings"].append(reported)
         return result
 
 
-def judged_again(run: RunFolder) -> dict[tuple[str, str], int]:
-    """(rule, severity) -> the step up to which events were needed. The supervisor reads what the child wrote in portions, so
-    that a training of a thousand steps a second is far ahead of it when it speaks; the journal knows what it rested on.
+def find_steps(run: RunFolder) -> dict[tuple[str, str], int]:
+    """Return a dict of (rule, severity) to the last step whose events the finding needed.
+
+    The supervisor reads the probe's events in batches, so a training of a thousand steps a second is far ahead of it when it
+    reports a finding. Evaluating the journal again gives the step that the finding is based on.
     """
     engine = Engine(RunState())
     needed: dict[tuple[str, str], int] = {}
@@ -94,9 +96,7 @@ def judged_again(run: RunFolder) -> dict[tuple[str, str], int]:
             continue
         for finding in engine.take(entry):
             step = engine.state.attempt.last_step
-            if isinstance(
-                entry.event, events.Checksum
-            ):  # ranks that do not wait for one another are at different steps
+            if isinstance(entry.event, events.Checksum):  # ranks that do not wait for each other are at different steps
                 step = entry.event.step
             needed.setdefault((finding.rule, finding.severity), step)
             engine.state.fold(Entry(events.FindingMade(at=entry.event.at, finding=finding), entry.attempt))
@@ -104,7 +104,7 @@ def judged_again(run: RunFolder) -> dict[tuple[str, str], int]:
 
 
 def execute(command: list[str], folder: Path) -> tuple[int, float]:
-    """Run it in `folder`; nothing of it outlives this call."""
+    """Run a command in `folder`. None of its processes outlives this call."""
     began = time.monotonic()
     with (folder / "output.log").open("wb") as sink:
         process = subprocess.Popen(
@@ -114,14 +114,14 @@ def execute(command: list[str], folder: Path) -> tuple[int, float]:
         try:
             code = process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
-            raise Broken(f"not done after {LIMIT_S} s") from None
+            raise Broken(f"not finished after {LIMIT_S} s") from None
         finally:
-            end(process)
+            terminate(process)
     return code, time.monotonic() - began
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """A supervisor is asked first, so that it can end its own child."""
+def terminate(process: subprocess.Popen[bytes]) -> None:
+    """Stop a process. Send SIGTERM first, so that a supervisor can stop its training."""
     for signum in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return
@@ -131,26 +131,26 @@ def end(process: subprocess.Popen[bytes]) -> None:
             process.wait(20)
 
 
-def judged_faulty(case: Faulty, result: Result) -> Result:
-    """Detected: a warning or fatal finding that names the fault rightly. The first of them counts."""
+def judge_faulty(case: Faulty, result: Result) -> Result:
+    """Add whether the fault was detected: by the first warning or fatal finding that identifies it correctly."""
     alarms = [finding for finding in result["findings"] if finding["severity"] != "note"]
     right = [finding for finding in alarms if finding["rule"] in case.rules]
-    by = min(right, key=lambda finding: at(finding) or 0, default=None)
+    by = min(right, key=lambda finding: step_of(finding) or 0, default=None)
     result.update(expected=list(case.rules), fault=case.fault, detected=by is not None, by=by, delay=None)
-    if by is not None and case.checkable is not None and at(by) is not None:
-        result["delay"] = max(0, at(by) - case.checkable)
+    if by is not None and case.checkable is not None and step_of(by) is not None:
+        result["delay"] = max(0, step_of(by) - case.checkable)
     result["also"] = sorted({finding["rule"] for finding in alarms} - set(case.rules))
     return result
 
 
-def judged_healthy(case: Healthy, result: Result) -> Result:
-    """A false alarm is any warning or fatal finding, or a verdict that holds something against it."""
+def judge_healthy(case: Healthy, result: Result) -> Result:
+    """Add whether there was a false alarm: any warning or fatal finding, or a bad verdict."""
     alarms = [finding for finding in result["findings"] if finding["severity"] != "note"]
     result.update(looks_like=case.looks_like, alarms=alarms)
-    result["false_alarm"] = bool(alarms) or result["verdict"] not in NOT_HELD
+    result["false_alarm"] = bool(alarms) or result["verdict"] not in GOOD_VERDICTS
     return result
 
 
-def at(finding: dict[str, Any]) -> int | None:
-    """The step up to which events were needed; what the finding itself says where the journal cannot tell."""
+def step_of(finding: dict[str, Any]) -> int | None:
+    """Return the last step whose events the finding needed, or the finding's own step if the journal does not show it."""
     return finding["judged_at"] if finding["judged_at"] is not None else finding["step"]

@@ -1,4 +1,4 @@
-"""The figures, for people: in a terminal and in README.md. Reads what run.py wrote and nothing else."""
+"""Formatting of the figures for the terminal and for README.md. The only input is the results file of run.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RELATIONS = frozenset(
         "weights-outside-optimizer",
     )
 )
-"""Rules on what must hold between two things at any step. They need no history."""
+"""Rules that check a relation which must be true at every step. They need no history."""
 RELATION_STEPS = 3
 Results = dict[str, Any]
 
@@ -41,53 +41,55 @@ def totals(results: Results) -> dict[str, Any]:
 
 
 def unmet(results: Results) -> list[str]:
-    """What `--check` holds against the results."""
+    """Return the requirements of `--check` that the results do not meet."""
     sums = totals(results)
-    held = []
+    missed = []
     if sums["recall"] is not None and sums["recall"] < RECALL:
-        held.append(f"recall {sums['recall']:.1%}, at least {RECALL:.0%} wanted")
+        missed.append(f"recall {sums['recall']:.1%}, at least {RECALL:.0%} required")
     if sums["false_alarms"]:
-        held.append(f"{sums['false_alarms']} false alarms, none wanted")
+        missed.append(f"{sums['false_alarms']} false alarms, none allowed")
     found = [one for one in results["faulty"] if one.get("detected") and one["by"]["rule"] in RELATIONS]
     late = [one for one in found if (one["delay"] or 0) > RELATION_STEPS]
-    return held + [f"{one['name']}: found after {one['delay']} steps, {RELATION_STEPS} are wanted" for one in late]
+    return missed + [
+        f"{one['name']}: found after {one['delay']} steps, at most {RELATION_STEPS} allowed" for one in late
+    ]
 
 
-def line(one: dict[str, Any], kind: str) -> str:
-    """One program, as it is done."""
+def format_line(one: dict[str, Any], kind: str) -> str:
+    """Return the progress line of a finished program."""
     if "error" in one:
         return f"BROKEN  {one['name']}: {one['error']}"
     if kind == "faulty":
-        return f"{'found ' if one['detected'] else 'MISSED'}  {one['name']}: {found_in_words(one)}"
+        return f"{'found ' if one['detected'] else 'MISSED'}  {one['name']}: {describe_detection(one)}"
     mark = "ALARM " if one["false_alarm"] else "quiet "
-    return f"{mark}  {one['name']}: {one['verdict']}{alarms_in_words(one)}"
+    return f"{mark}  {one['name']}: {one['verdict']}{describe_alarms(one)}"
 
 
-def found_in_words(one: dict[str, Any]) -> str:
+def describe_detection(one: dict[str, Any]) -> str:
     others = f"; also {', '.join(one['also'])}" if one["also"] else ""
     if one["by"] is None:
         return f"expected {' or '.join(one['expected'])}, verdict {one['verdict']}{others}"
     by = one["by"]
-    return f"{by['rule']} ({by['severity']}) {when(one)}, verdict {one['verdict']}{others}"
+    return f"{by['rule']} ({by['severity']}) {describe_step(one)}, verdict {one['verdict']}{others}"
 
 
-def alarms_in_words(one: dict[str, Any]) -> str:
+def describe_alarms(one: dict[str, Any]) -> str:
     return "".join(f"; {a['rule']} ({a['severity']}) at step {a['step']}: {a['message']}" for a in one["alarms"])
 
 
-def when(one: dict[str, Any]) -> str:
+def describe_step(one: dict[str, Any]) -> str:
     by = one["by"]
     step = by["judged_at"] if by["judged_at"] is not None else by["step"]
     if one["delay"] is None:
         return "at the end" if step is None or step >= one["steps"] else f"at step {step}"
-    return f"at step {step}, {one['delay']} after it could be known"
+    return f"at step {step}, {one['delay']} after the first step that shows it"
 
 
 def as_text(results: Results) -> str:
     lines = ["", "faulty programs"]
-    lines += ["  " + line(one, "faulty") for one in results["faulty"]]
+    lines += ["  " + format_line(one, "faulty") for one in results["faulty"]]
     lines += ["", "healthy programs"]
-    lines += ["  " + line(one, "healthy") for one in results["healthy"]]
+    lines += ["  " + format_line(one, "healthy") for one in results["healthy"]]
     peer = peer_lines(results)
     return "\n".join(
         [*lines, *(["", "TrainCheck", *("  " + one for one in peer)] if peer else []), "", *summary(results)]
@@ -99,13 +101,13 @@ def summary(results: Results) -> list[str]:
     lines = []
     if sums["faulty"]:
         lines.append(
-            f"recall {sums['recall']:.1%}: {sums['found']} of {sums['faulty']} faulty programs found and named rightly, "
-            f"{sums['fatal']} of them stopped or ended with a fatal finding"
+            f"recall {sums['recall']:.1%}: {sums['found']} of {sums['faulty']} faulty programs found and identified correctly, "
+            f"{sums['fatal']} of them with a fatal finding"
         )
     if sums["delays"]:
         lines.append(
-            f"steps from the first that shows the fault until it was found: median {sums['median_delay']:g}, at most "
-            f"{sums['worst_delay']} ({sums['delays']} programs; the others show theirs when they end)"
+            f"steps from the first step that shows the fault to the finding: median {sums['median_delay']:g}, at most "
+            f"{sums['worst_delay']} ({sums['delays']} programs; the faults of the others appear when the program exits)"
         )
     if sums["healthy"]:
         lines.append(
@@ -116,14 +118,14 @@ def summary(results: Results) -> list[str]:
 
 
 def peer_lines(results: Results) -> list[str]:
-    return [f"{one['name']}: {peer_in_words(one)}" for one in results.get("traincheck", [])]
+    return [f"{one['name']}: {describe_peer(one)}" for one in results.get("traincheck", [])]
 
 
-def peer_in_words(one: dict[str, Any]) -> str:
+def describe_peer(one: dict[str, Any]) -> str:
     if "error" in one:
         return f"no result: {one['error']}"
-    told = f"{one['violations']} invariants violated that its healthy twin keeps"
-    return f"{'found' if one['detected'] else 'missed'}, {told} (of {one['invariants']}; twin itself, other seed: {one['twin_violations']})"
+    violations = f"{one['violations']} invariants violated that its healthy twin satisfies"
+    return f"{'found' if one['detected'] else 'missed'}, {violations} (of {one['invariants']}; the twin, with another seed: {one['twin_violations']})"
 
 
 def peer_summary(results: Results) -> list[str]:
@@ -133,17 +135,19 @@ def peer_summary(results: Results) -> list[str]:
         return []
     ours = {one["name"]: one.get("detected", False) for one in results["faulty"]}
     both = [one for one in ran if one["name"] in ours]
-    beside = (
-        f"; Holdfast, without one: {sum(ours[one['name']] for one in both)} of the same {len(both)}" if both else ""
+    comparison = (
+        f"; Holdfast, without a reference run: {sum(ours[one['name']] for one in both)} of the same {len(both)}"
+        if both
+        else ""
     )
     twins = {one["twin"]: one["twin_violations"] for one in ran}
     alarmed = sum(bool(violated) for violated in twins.values())
     return [
         (
             f"TrainCheck, with the healthy twin as its reference run: {sum(one['detected'] for one in ran)} of {len(ran)} found"
-            f"{beside} ({len(peer) - len(ran)} gave no result)"
+            f"{comparison} ({len(peer) - len(ran)} gave no result)"
         ),
-        f"TrainCheck on those twins themselves, with another seed: violations on {alarmed} of {len(twins)}",
+        f"TrainCheck on the healthy twins, with another seed: violations on {alarmed} of {len(twins)}",
     ]
 
 
@@ -160,7 +164,7 @@ def as_markdown(results: Results) -> str:
     ]
     peer = {one["name"]: one for one in results.get("traincheck", [])}
     lines += [_faulty_row(one, peer.get(one["name"])) for one in results["faulty"]]
-    lines += ["", "| healthy program | could be taken for | verdict | alarms |", "|---|---|---|---|"]
+    lines += ["", "| healthy program | resembles | verdict | alarms |", "|---|---|---|---|"]
     lines += [_healthy_row(one) for one in results["healthy"]]
     return "\n".join(lines)
 
@@ -168,14 +172,12 @@ def as_markdown(results: Results) -> str:
 def _faulty_row(one: dict[str, Any], peer: dict[str, Any] | None) -> str:
     if "error" in one:
         return f"| {one['name']} | {one.get('fault', '')} | no result: {one['error']} | | | | |"
-    beside = "" if peer is None else "no result" if "error" in peer else "found" if peer["detected"] else "missed"
+    peer_result = "" if peer is None else "no result" if "error" in peer else "found" if peer["detected"] else "missed"
     by = one["by"]
     if by is None:
-        return f"| {one['name']} | {one['fault']} | **missed** | | | {one['verdict']} | {beside} |"
+        return f"| {one['name']} | {one['fault']} | **missed** | | | {one['verdict']} | {peer_result} |"
     steps = one["delay"] if one["delay"] is not None else "at the end"
-    return (
-        f"| {one['name']} | {one['fault']} | {by['rule']} | {by['severity']} | {steps} | {one['verdict']} | {beside} |"
-    )
+    return f"| {one['name']} | {one['fault']} | {by['rule']} | {by['severity']} | {steps} | {one['verdict']} | {peer_result} |"
 
 
 def _healthy_row(one: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
-"""TrainCheck on the same faults. It needs a reference run: it gets the healthy twin of each program.
+"""TrainCheck on the same faults. It needs a reference run, which is the healthy twin of each program.
 
-Its own way, with its own commands: trace the twin, infer invariants, trace the faulty program, check. A fault counts as found
-when an invariant is violated that the twin, run once more with another seed, keeps.
+The bench uses TrainCheck's own commands: trace the twin, infer invariants, trace the faulty program, check. A fault counts as
+found if an invariant is violated that the twin satisfies when it runs again with another seed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from cases import PROGRAMS, Faulty
-from running import ROOT, end, environment, scratch
+from running import ROOT, environment, scratch, terminate
 
 sys.path.insert(0, str(ROOT / "bench/overhead"))
 from variants import VENVS, ensure_venv
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 STEPS = 20
-"""Traced at ten to a hundred times the cost of a step; the twins' faults all show in the first few."""
+"""Tracing makes a step ten to a hundred times slower. All faults with a twin appear in the first few steps."""
 PART_LIMIT_S = 300
 EVERY_STEP = ("--sampling-interval", "1", "--warm-up-steps", "1")
 
 
 class NoResult(Exception):
-    """A part of it failed or took too long."""
+    """A TrainCheck command failed or took too long."""
 
 
 class TrainCheck:
@@ -62,7 +62,7 @@ class TrainCheck:
         }
 
     def reference(self, twin: str, track: tuple[str, ...]) -> Reference:
-        """Inferred once for each twin."""
+        """Return the invariants of a twin. They are inferred once per twin."""
         key = (twin, track)
         if key not in self._references:
             self.say(f"TrainCheck: reference run and inference on {twin}")
@@ -76,39 +76,39 @@ class TrainCheck:
         return known
 
     def _infer(self, program: Path, track: tuple[str, ...]) -> Reference:
-        kept = ROOT / "bench/results" / f"traincheck-{program.stem}.json"
-        kept.parent.mkdir(exist_ok=True)
+        invariants_file = ROOT / "bench/results" / f"traincheck-{program.stem}.json"
+        invariants_file.parent.mkdir(exist_ok=True)
         with scratch() as folder:
             trace = self.collect(program, track, folder)
-            self._part("traincheck-infer", ["-f", str(trace), "-o", str(kept)], folder)
-        if not kept.exists():
+            self._part("traincheck-infer", ["-f", str(trace), "-o", str(invariants_file)], folder)
+        if not invariants_file.exists():
             raise NoResult("no invariants")
         with scratch() as folder:
-            trace = self.collect(program, track, folder, seed=1, invariants=kept)
-            violated = self.check(trace, kept, folder)
-        return Reference(kept, len(kept.read_text().splitlines()), violated)
+            trace = self.collect(program, track, folder, seed=1, invariants=invariants_file)
+            violated = self.check(trace, invariants_file, folder)
+        return Reference(invariants_file, len(invariants_file.read_text().splitlines()), violated)
 
     def collect(
         self, program: Path, track: tuple[str, ...], folder: Path, seed: int = 0, invariants: Path | None = None
     ) -> Path:
-        copied = shutil.copy(program, folder)  # it writes beside the script that it is given
+        copied = shutil.copy(program, folder)  # TrainCheck writes next to the script
         trace = folder / "trace"
         words = ["-p", str(copied), "--models-to-track", *track, "--output-dir", str(trace)]
         if invariants is not None:
             words += ["--invariants", str(invariants), *EVERY_STEP]
         self._part("traincheck-collect", words, folder, SEED=str(seed), STEPS=str(STEPS))
         if not any(trace.glob("trace_*")) and not any(trace.glob("proxy_log*")):
-            raise NoResult(f"traincheck-collect wrote no trace: {last_words(folder / 'traincheck-collect.log')}")
+            raise NoResult(f"traincheck-collect wrote no trace: {last_output(folder / 'traincheck-collect.log')}")
         return trace
 
     def check(self, trace: Path, invariants: Path, folder: Path) -> set[str]:
-        """The violated invariants, each as its text."""
+        """Return the violated invariants as JSON texts."""
         out = folder / "checked"
         words = ["-f", str(trace), "-i", str(invariants), "-o", str(out), "--no-html-report"]
         self._part("traincheck-check", words, folder)
         violated: set[str] = set()
         for log in out.rglob("failed.log"):
-            violated.update(json.dumps(one["invariant"], sort_keys=True) for one in objects(log.read_text()))
+            violated.update(json.dumps(one["invariant"], sort_keys=True) for one in parse_objects(log.read_text()))
         return violated
 
     def _part(self, program: str, words: list[str], folder: Path, **more: str) -> None:
@@ -120,18 +120,18 @@ class TrainCheck:
             try:
                 code = process.wait(PART_LIMIT_S)
             except subprocess.TimeoutExpired:
-                raise NoResult(f"{program} not done after {PART_LIMIT_S} s") from None
+                raise NoResult(f"{program} not finished after {PART_LIMIT_S} s") from None
             finally:
-                end(process)
-        if code and program != "traincheck-collect":  # a faulty program may well die while it is traced
-            raise NoResult(f"{program} exit {code}: {last_words(folder / f'{program}.log')}")
+                terminate(process)
+        if code and program != "traincheck-collect":  # a faulty program may crash while it is traced
+            raise NoResult(f"{program} exit {code}: {last_output(folder / f'{program}.log')}")
 
 
-def last_words(log: Path) -> str:
-    """Its errors begin with the exception's name; what follows is advice."""
-    said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    errors = [line for line in said if "Error: " in line]
-    return (errors or said or ["no output"])[-1].strip()[:160]
+def last_output(log: Path) -> str:
+    """Return the last error in a log. Error lines contain the exception's name; advice follows them."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if "Error: " in line]
+    return (errors or lines or ["no output"])[-1].strip()[:160]
 
 
 class Reference:
@@ -139,8 +139,8 @@ class Reference:
         self.invariants, self.count, self.violated = invariants, count, violated
 
 
-def objects(text: str) -> list[dict[str, Any]]:
-    """Its logs are JSON objects one after the other, each over many lines."""
+def parse_objects(text: str) -> list[dict[str, Any]]:
+    """Parse a log of consecutive JSON objects, each of which spans many lines."""
     decoder = json.JSONDecoder()
     found, place = [], 0
     while place < len(text):

@@ -1,4 +1,4 @@
-"""How each contender is started, and what one run of it gives."""
+"""The command of each contender, and the measurement of one run."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ BIN = ROOT / ".venv/bin"
 LIGHTNING = ROOT / "bench/.venv-lightning"
 LIGHTNING_PACKAGES = ["lightning==2.6.6", "psutil", "torch==2.13.0"]  # as in bench/overhead, which shares it
 RUN_LIMIT_S = 600
-MAX_LIVES = 30
-SHELL_LOOP = f'n=0; until "$@"; do n=$((n+1)); [ $n -lt {MAX_LIVES} ] || exit 1; done'
+MAX_STARTS = 30
+SHELL_LOOP = f'n=0; until "$@"; do n=$((n+1)); [ $n -lt {MAX_STARTS} ] || exit 1; done'
 PYTHON = str(BIN / "python")
 NOT_PASSED_ON = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "BENCH"}
 
 
 class RunFailed(Exception):
-    """A run gave no result; the message says what was seen last."""
+    """A run gave no result. The message contains the last output."""
 
 
 def compile_holdfast() -> None:
-    """As pip does where it installs a package, for its peers too: from a bare checkout every life would compile it again."""
+    """Compile Holdfast to bytecode, as pip does for an installed package. Otherwise every attempt would compile it again."""
     subprocess.run([PYTHON, "-m", "compileall", "-q", str(ROOT / "src")], check=True)
 
 
 def ensure_lightning() -> None:
-    """Lightning's environment, made on first use."""
+    """Create Lightning's environment on first use."""
     stamp = LIGHTNING / ".installed"
     if stamp.exists() and stamp.read_text() == " ".join(LIGHTNING_PACKAGES):
         return
@@ -52,32 +52,32 @@ def ensure_lightning() -> None:
 
 
 def holdfast(script: str, kills: int, *more: str) -> list[str]:
-    """--max-attempts is the one setting that a storm needs: three lives are the default."""
+    """Return the command. Repeated kills need only --max-attempts, because the default is three attempts."""
     command = [str(BIN / "holdfast"), "run", "--dir", "run", "--max-attempts", str(kills + 1), *more, "--"]
     return [*command, PYTHON, str(PROGRAMS / script)]
 
 
-def in_a_shell_loop(*command: str) -> list[str]:
+def loop_in_shell(*command: str) -> list[str]:
     return ["bash", "-c", SHELL_LOOP, "loop", *command]
 
 
 def command_of(contender: str, program: str, kills: int) -> list[str]:
     plain = program == "plain loop"
     script = "plain_bare.py" if plain else "yolo_train.py"
-    watched = "plain_guarded.py" if plain else "yolo_train.py"
+    guarded = "plain_guarded.py" if plain else "yolo_train.py"
     if contender == "bare":
         return [PYTHON, str(PROGRAMS / script)]
     if contender == "holdfast":
-        return holdfast(watched, kills)
+        return holdfast(guarded, kills)
     if contender == "holdfast --max-lost-work 1":
-        return holdfast(watched, kills, "--max-lost-work", "1")
+        return holdfast(guarded, kills, "--max-lost-work", "1")
     if contender == "torchrun":
         one = ["--standalone", "--nproc-per-node", "1", "--max-restarts", str(kills)]
         return [str(BIN / "torchrun"), *one, str(PROGRAMS / "plain_checkpointed.py")]
     if contender == "lightning":
-        return in_a_shell_loop(str(LIGHTNING / "bin/python"), str(PROGRAMS / "plain_lightning.py"))
+        return loop_in_shell(str(LIGHTNING / "bin/python"), str(PROGRAMS / "plain_lightning.py"))
     if contender == "ultralytics' own resume":
-        return in_a_shell_loop(PYTHON, str(PROGRAMS / "yolo_train.py"), "own-resume")
+        return loop_in_shell(PYTHON, str(PROGRAMS / "yolo_train.py"), "own-resume")
     raise ValueError(f"unknown contender: {contender}")
 
 
@@ -91,7 +91,7 @@ def scratch() -> Iterator[Path]:
 
 
 def run(contender: str, program: str, config: dict[str, Any], kills: list[int], kept: Path | None) -> dict[str, Any]:
-    """One training from its first start to its end. Where `kept` is given, Holdfast's run folder is left there."""
+    """Run one training to its end, with all restarts. Copy Holdfast's run folder to `kept` if given."""
     with scratch() as folder:
         env = {k: v for k, v in os.environ.items() if k not in NOT_PASSED_ON and not k.startswith("HOLDFAST_")}
         env |= {"OMP_NUM_THREADS": "1", "YOLO_OFFLINE": "true", "YOLO_CONFIG_DIR": str(config["settings"])}
@@ -102,18 +102,18 @@ def run(contender: str, program: str, config: dict[str, Any], kills: list[int], 
         try:
             result = json.loads((folder / "result.json").read_text())
         except OSError:
-            raise RunFailed(f"exit {code}, the training did not end: {_last_words(log)}") from None
-        lives = [json.loads(line) for line in (folder / "lives.jsonl").read_text().splitlines()]
+            raise RunFailed(f"exit {code}, the training did not finish: {_last_line(log)}") from None
+        attempts = [json.loads(line) for line in (folder / "lives.jsonl").read_text().splitlines()]
         result |= {
             "contender": contender,
             "wall_s": wall,
             "exit": code,
             "batches_made": (folder / "batches").stat().st_size,
-            "kills": sum(life["what"] == "killed" for life in lives),
-            "lives": lives,
-            "start_s": lives[0]["at"] - began_at,
+            "kills": sum(attempt_event["what"] == "killed" for attempt_event in attempts),
+            "lives": attempts,
+            "start_s": attempts[0]["at"] - began_at,
             "ending_s": began_at + wall - (result["first_at"] + result["loop_s"]),
-            "restarts_s": _restarts(lives),
+            "restarts_s": _restarts(attempts),
         }
         if (folder / "run").exists():
             result["holdfast"] = _summary(folder / "run")
@@ -122,10 +122,10 @@ def run(contender: str, program: str, config: dict[str, Any], kills: list[int], 
         return result
 
 
-def _restarts(lives: list[dict[str, Any]]) -> list[float]:
-    """From each kill to the end of the next life's first batch."""
+def _restarts(attempts: list[dict[str, Any]]) -> list[float]:
+    """Return the time from each kill to the end of the first batch of the next attempt."""
     times = []
-    for before, after in itertools.pairwise(lives):
+    for before, after in itertools.pairwise(attempts):
         if before["what"] == "killed" and after["what"] == "first":
             times.append(after["at"] - before["at"])
     return times
@@ -158,13 +158,13 @@ def _execute(command: list[str], folder: Path, env: dict[str, str]) -> tuple[int
         try:
             return process.wait(RUN_LIMIT_S), log
         except subprocess.TimeoutExpired:
-            raise RunFailed(f"not done after {RUN_LIMIT_S} s: {_last_words(log)}") from None
+            raise RunFailed(f"not finished after {RUN_LIMIT_S} s: {_last_line(log)}") from None
         finally:
-            _end(process)
+            _terminate(process)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Nothing of a run outlives it: a supervisor is asked first, so that it can end its own child."""
+def _terminate(process: subprocess.Popen[bytes]) -> None:
+    """Stop all processes of a run. Send SIGTERM first, so that a supervisor can stop its training."""
     for signum in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return
@@ -173,5 +173,5 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait(20)
 
 
-def _last_words(log: Path) -> str:
+def _last_line(log: Path) -> str:
     return (log.read_text(errors="replace").strip().splitlines() or ["no output"])[-1][:200]

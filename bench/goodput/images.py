@@ -1,4 +1,4 @@
-"""Images of one square each, for YOLO to learn: written once, used by all contenders."""
+"""Training images for YOLO with one square each. They are written once and used by all contenders."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 SIDE = 96
 
 
-def make_pictures(folder: Path, training: int, validation: int) -> Path:
-    """Returns the path of data.yaml."""
+def make_images(folder: Path, training: int, validation: int) -> Path:
+    """Create the images and labels. Return the path of data.yaml."""
     random = np.random.default_rng(0)
     for part, count in (("train", training), ("val", validation)):
         (folder / "images" / part).mkdir(parents=True)

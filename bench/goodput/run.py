@@ -1,4 +1,4 @@
-"""A storm of SIGKILLs against real trainings, and what is left of the wall time. See README.md beside this file."""
+"""Goodput of real trainings under repeated SIGKILLs. See README.md."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing import Any
 import contenders
 import table
 from contenders import RunFailed
-from images import SIDE, make_pictures
+from images import SIDE, make_images
 
 README = contenders.HERE / "README.md"
 RESULTS = contenders.ROOT / "bench/results"
 BEGIN, END = "<!-- figures: written by run.py --write-readme -->", "<!-- end of figures -->"
 SEED = 4
-"""Of the first storm; each further one of Holdfast's has the next."""
+"""Seed of the kills of the first run. Each further run of Holdfast uses the next seed."""
 PAIRS = 3
 PEERS = {
     "plain loop": ("torchrun", "holdfast --max-lost-work 1", "lightning"),
@@ -48,7 +48,7 @@ def main() -> int:
     try:
         bench.measure()
     except KeyboardInterrupt:
-        bench.say("interrupted: what was measured so far is shown and kept")
+        bench.say("interrupted: showing and keeping the results so far")
     bench.keep()
     print(table.as_text(bench.results))
     print(f"\nwritten to {' and '.join(str(path) for path in bench.paths)}")
@@ -60,20 +60,22 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="short trainings, 3 kills: tries the bench, proves nothing"
     )
-    parser.add_argument("--kills", type=int, help="how many (default 6; quick 3)")
+    parser.add_argument("--kills", type=int, help="number of kills (default 6; quick 3)")
     parser.add_argument(
-        "--pairs", type=int, help=f"how many runs of Holdfast, in turns with bare ones (default {PAIRS}; quick 1)"
+        "--pairs", type=int, help=f"number of Holdfast runs, alternating with bare runs (default {PAIRS}; quick 1)"
     )
-    parser.add_argument("--program", choices=[*PEERS], help="only this one")
-    parser.add_argument("--only", help="only these contenders, comma-separated; bare runs always")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write the results here too")
-    parser.add_argument("--keep-runs", type=Path, metavar="DIR", help="leave Holdfast's run folders here, to look into")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a limit is not met or was not measured")
+    parser.add_argument("--program", choices=[*PEERS], help="only this program")
+    parser.add_argument("--only", help="only these contenders, comma-separated; bare runs are always included")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="also write the results to this file")
+    parser.add_argument(
+        "--keep-runs", type=Path, metavar="DIR", help="keep Holdfast's run folders here, for inspection"
+    )
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a limit is not met or was not measured")
     parser.add_argument(
         "--write-readme",
         type=Path,
         metavar="RESULTS",
-        help="fill README.md's table from a results file, measure nothing",
+        help="write README.md's tables from a results file and measure nothing",
     )
     return parser.parse_args()
 
@@ -94,13 +96,13 @@ class Bench:
             "programs": [],
         }
         if os.getloadavg()[0] > 0.7:
-            self.say(f"something else runs here (load {os.getloadavg()[0]:.1f}): figures taken now are worth less")
+            self.say(f"other programs are running (load {os.getloadavg()[0]:.1f}): the figures will be less reliable")
 
-    def say(self, what: str) -> None:
-        print(f"[{time.monotonic() - self.began:6.0f} s] {what}", file=sys.stderr, flush=True)
+    def say(self, message: str) -> None:
+        print(f"[{time.monotonic() - self.began:6.0f} s] {message}", file=sys.stderr, flush=True)
 
     def keep(self) -> None:
-        """After every run, so that a bench that is cut short leaves its figures."""
+        """Write the results. Called after every run, so that an interrupted bench leaves its results."""
         for path in self.paths:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(self.results, indent=1))
@@ -119,11 +121,11 @@ class Bench:
             config["epochs"] = QUICK_EPOCHS
         if program != "plain loop":
             images = config["batches"] * config["batch"]
-            config["data"] = str(make_pictures(shared / f"images-{config['epochs']}", images, config["validated"]))
+            config["data"] = str(make_images(shared / f"images-{config['epochs']}", images, config["validated"]))
         return config
 
     def measure_program(self, program: str, config: dict[str, Any]) -> None:
-        short = contenders.run("bare", program, {**config, "epochs": 2}, [], None)  # it warms the caches of files too
+        short = contenders.run("bare", program, {**config, "epochs": 2}, [], None)  # also warms the file caches
         needed = config["epochs"] * config["batches"]
         self.say(f"{program}: {config['epochs']} epochs, {needed} batches")
         runs: list[Run] = []
@@ -132,15 +134,15 @@ class Bench:
             measured.pop(private, None)
         self.results["programs"].append(measured)
         order = self.order(program)
-        for name, storm in order:
-            runs.append(self.attempt(name, program, config, places(needed, self.count, storm)))
+        for name, seed_offset in order:
+            runs.append(self.attempt(name, program, config, kill_batches(needed, self.count, seed_offset)))
             self.keep()
-        if program == "plain loop":  # of YOLO's there is one script for all
+        if program == "plain loop":  # all contenders use the same YOLO script
             measured["same_program"] = self.without_kills(program, config, short, {name for name, _ in order})
         self.keep()
 
     def order(self, program: str) -> list[tuple[str, int]]:
-        """Who runs when, and through which storm. Each is held against the bare runs nearest before and after it."""
+        """Return the runs in order, each with its seed offset. A run is compared with the nearest bare runs."""
         wanted = self.options.only.split(",") if self.options.only else ["holdfast", *PEERS[program]]
         pairs = self.pairs if "holdfast" in wanted else 0
         order = [("bare", 0)]
@@ -150,7 +152,7 @@ class Bench:
         return [*order, *peers, ("bare", 0)] if peers else order
 
     def attempt(self, name: str, program: str, config: dict[str, Any], kills: list[int]) -> Run:
-        """A contender that fails costs its own row only."""
+        """Run a contender. A failure affects only its own row."""
         kept = kills and self.options.keep_runs and self.folder_for(program, name)
         before = os.getloadavg()[0]
         try:
@@ -158,18 +160,18 @@ class Bench:
         except RunFailed as error:
             run = {"contender": name, "error": str(error)}
         run |= {"load": [before, os.getloadavg()[0]], "places": [] if name == "bare" else kills}
-        said = run.get("error") or f"{run['wall_s']:.1f} s, {run['batches_made']} batches, weights {run['weights']}"
-        self.say(f"{program}, {name}: {said}")
+        outcome = run.get("error") or f"{run['wall_s']:.1f} s, {run['batches_made']} batches, weights {run['weights']}"
+        self.say(f"{program}, {name}: {outcome}")
         return run
 
     def folder_for(self, program: str, name: str) -> Path:
-        """Where the next run folder of this contender's is kept."""
+        """Return a new folder for the next run of this contender."""
         words = f"{program} {name}".replace(" ", "-")
         names = (self.options.keep_runs / f"{words}-{number}" for number in itertools.count(1))
         return next(path for path in names if not path.exists())
 
     def without_kills(self, program: str, config: dict[str, Any], short: Run, names: set[str]) -> dict[str, bool]:
-        """Whether a contender's own version of the program, left alone, ends with the bare one's weights: else bits could never be compared."""
+        """Return whether each contender's program, without kills, ends with the weights of the bare program."""
         same = {}
         for name in sorted(names & {"holdfast", "torchrun", "lightning"}):
             run = self.attempt(name, program, {**config, "epochs": 2}, [])
@@ -177,10 +179,10 @@ class Bench:
         return same
 
 
-def places(needed: int, count: int, storm: int) -> list[int]:
-    """One in each of so many equal parts of the training, at a random batch of it: the same for every contender in the same storm."""
-    chosen = random.Random(SEED + storm)
-    return [int(needed * (part + chosen.random()) / count) + 1 for part in range(count)]
+def kill_batches(needed: int, count: int, seed_offset: int) -> list[int]:
+    """Draw one batch in each of `count` equal parts of the training. The same offset gives the same batches."""
+    generator = random.Random(SEED + seed_offset)
+    return [int(needed * (part + generator.random()) / count) + 1 for part in range(count)]
 
 
 def machine() -> dict[str, Any]:
@@ -191,9 +193,9 @@ def machine() -> dict[str, Any]:
         cpu = names[0] if names else cpu
     git = ["git", "describe", "--always", "--dirty"]
     commit = subprocess.run(git, cwd=contenders.ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    ask = "import torch, ultralytics; print(torch.__version__, ultralytics.__version__)"
-    said = subprocess.run([contenders.PYTHON, "-c", ask], capture_output=True, text=True, check=False).stdout.split()
-    versions = {"torch": said[0], "ultralytics": said[1]} if len(said) == 2 else {}
+    code = "import torch, ultralytics; print(torch.__version__, ultralytics.__version__)"
+    output = subprocess.run([contenders.PYTHON, "-c", code], capture_output=True, text=True, check=False).stdout.split()
+    versions = {"torch": output[0], "ultralytics": output[1]} if len(output) == 2 else {}
     return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), "commit": commit, **versions}
 
 

@@ -1,4 +1,4 @@
-"""From the runs to rows: what each contender took, against the bare runs before and after it."""
+"""Tables of the results: the time of each contender compared with the bare runs before and after it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import statistics
 from typing import Any
 
 LIMIT = 1.10
-JUDGED = "holdfast"
+HOLDFAST = "holdfast"
 SUM_TOLERANCE_S = 0.05
-"""Ten buckets, each rounded to a millisecond."""
+"""Ten categories, each rounded to a millisecond."""
 LABELS = {
     "bare": "bare, never killed",
     "holdfast": "Holdfast",
@@ -18,27 +18,36 @@ LABELS = {
     "ultralytics' own resume": "Ultralytics' own resume, shell loop",
 }
 COLUMNS = (
-    *("program", "contender", "kills", "wall s", "uninterrupted s", "start s", "restart s", "batches made again"),
+    *("program", "contender", "kills", "wall s", "uninterrupted s", "start s", "restart s", "repeated batches"),
     *("goodput", "ratio", "bit-identical"),
 )
-JUDGEMENT = ("program", "runs of Holdfast", "median ratio", "lowest", "highest", "limit", "all bit-identical", "")
+JUDGEMENT_COLUMNS = (
+    "program",
+    "runs of Holdfast",
+    "median ratio",
+    "lowest",
+    "highest",
+    "limit",
+    "all bit-identical",
+    "",
+)
 BUCKETS = (
     *("start_up", "data_wait", "training", "evaluation", "saving"),
     *("snapshot_stall", "lost_work", "restart", "waiting", "other"),
 )
 
 
-def rows_of(program: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row a run. `ratio` is wall / (uninterrupted + kills x bare process start), of the bare runs nearest to it."""
+def make_rows(program: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return one row per run. `ratio` is wall / (uninterrupted + kills x start), from the nearest bare runs."""
     runs = program["runs"]
     rows = []
     for place, run in enumerate(runs):
         row = {"program": program["name"], "contender": run["contender"], "label": LABELS[run["contender"]]}
         row["notes"] = []
         rows.append(row)
-        bare = _bare_around(runs, place)
+        bare = _find_bare_runs(runs, place)
         if "error" in run or not bare:
-            row["notes"].append(f"no result: {run.get('error', 'no bare run to hold it against')}")
+            row["notes"].append(f"no result: {run.get('error', 'no bare run to compare it with')}")
             continue
         uninterrupted = sum(one["wall_s"] for one in bare) / len(bare)
         start = sum(bare_start(one) for one in bare) / len(bare)
@@ -56,13 +65,16 @@ def rows_of(program: dict[str, Any]) -> list[dict[str, Any]]:
             "exit": run["exit"],
             "judged_itself": "verdict" in run.get("holdfast", {}),
         }
-        _remark(row, run, program)
+        _add_notes(row, run, program)
     return rows
 
 
-def judgement_of(program: dict[str, Any]) -> dict[str, Any] | None:
-    """The median of Holdfast's runs against the limit; None where there was none. One that ended otherwise than the bare run fails them all."""
-    rows = [row for row in rows_of(program) if row["contender"] == JUDGED]
+def judge_program(program: dict[str, Any]) -> dict[str, Any] | None:
+    """Compare the median of Holdfast's runs with the limit, or return None without runs.
+
+    A single run with another result than the bare run fails the limit.
+    """
+    rows = [row for row in make_rows(program) if row["contender"] == HOLDFAST]
     if not rows:
         return None
     ratios = sorted(row["ratio"] for row in rows if "ratio" in row)
@@ -73,12 +85,12 @@ def judgement_of(program: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def bare_start(run: dict[str, Any]) -> float:
-    """From the start of the process to its first step: what a first step takes more than any other (imports) belongs to it."""
+    """Return the time from process start to the first step, including the extra time of that step (imports)."""
     return run["start_s"] - run["median_step_s"]
 
 
-def _bare_around(runs: list[dict[str, Any]], place: int) -> list[dict[str, Any]]:
-    """The nearest before and the nearest after; a bare run is held against all others."""
+def _find_bare_runs(runs: list[dict[str, Any]], place: int) -> list[dict[str, Any]]:
+    """Return the nearest bare run before and after a run. A bare run is compared with all other bare runs."""
     if runs[place]["contender"] == "bare":
         return [
             run for other, run in enumerate(runs) if other != place and run["contender"] == "bare" and "wall_s" in run
@@ -88,42 +100,42 @@ def _bare_around(runs: list[dict[str, Any]], place: int) -> list[dict[str, Any]]
     return before[-1:] + after[:1]
 
 
-def _remark(row: dict[str, Any], run: dict[str, Any], program: dict[str, Any]) -> None:
+def _add_notes(row: dict[str, Any], run: dict[str, Any], program: dict[str, Any]) -> None:
     if not row["all_kills"]:
         row["notes"].append(f"{run['kills']} of {len(run['places'])} kills fired")
     if run["exit"]:
         row["notes"].append(f"exit status {run['exit']}")
     if program.get("same_program", {}).get(run["contender"]) is False:
-        row["notes"].append("its program differs from the bare one even where nothing kills it")
+        row["notes"].append("its program differs from the bare program even without kills")
     if "holdfast" in run:
-        row["notes"] += _said_by_holdfast(run["holdfast"], run)
+        row["notes"] += _describe_holdfast(run["holdfast"], run)
     if run["places"]:
         row["notes"].append(f"killed after batches {', '.join(map(str, run['places']))}")
 
 
-def _said_by_holdfast(ours: dict[str, Any], run: dict[str, Any]) -> list[str]:
-    if "error" in ours:
-        return [ours["error"]]
+def _describe_holdfast(summary: dict[str, Any], run: dict[str, Any]) -> list[str]:
+    if "error" in summary:
+        return [summary["error"]]
     notes = []
-    goodput = ours["goodput"]
-    apart = sum(goodput["buckets"].values()) - goodput["wall_s"]
-    if abs(apart) > SUM_TOLERANCE_S:
-        notes.append(f"its buckets are {apart:+.2f} s from its own wall time")
-    if ours["inexact"]:
-        notes.append(f"{len(ours['inexact'])} resumes called inexact")
-    if ours["alarms"]:
-        notes.append(f"findings: {', '.join(ours['alarms'])}")
+    goodput = summary["goodput"]
+    difference = sum(goodput["buckets"].values()) - goodput["wall_s"]
+    if abs(difference) > SUM_TOLERANCE_S:
+        notes.append(f"its categories differ from its own wall time by {difference:+.2f} s")
+    if summary["inexact"]:
+        notes.append(f"{len(summary['inexact'])} resumes marked as inexact")
+    if summary["alarms"]:
+        notes.append(f"findings: {', '.join(summary['alarms'])}")
     outside = run["wall_s"] - goodput["wall_s"]
     notes.append(
-        f"verdict {ours['verdict']}; its ledger counts {goodput['wall_s']:.1f} s, {outside:.1f} s are its own start and end"
+        f"verdict {summary['verdict']}; its time accounting covers {goodput['wall_s']:.1f} s, {outside:.1f} s are its own start and exit"
     )
     return notes
 
 
 def unmet(results: dict[str, Any]) -> list[str]:
-    """Limits that are not met, or that nothing was measured for."""
-    judged = [found for program in results["programs"] if (found := judgement_of(program)) is not None]
-    missed = [f"{found['program']}: {_figure(found['median'])}" for found in judged if not found["met"]]
+    """Return limits that are not met or were not measured."""
+    judged = [judgement for program in results["programs"] if (judgement := judge_program(program)) is not None]
+    missed = [f"{judgement['program']}: {_figure(judgement['median'])}" for judgement in judged if not judgement["met"]]
     return missed if judged else ["nothing was measured"]
 
 
@@ -150,45 +162,57 @@ def _cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def _judgement_cells(found: dict[str, Any]) -> list[str]:
-    ends = [_figure(ratio) for ratio in (found["ratios"][:1] + found["ratios"][-1:])] or ["-", "-"]
-    same, met = ("yes" if found["same"] else "no"), ("met" if found["met"] else "NOT MET")
-    return [found["program"], str(found["runs"]), _figure(found["median"]), *ends, f"{LIMIT:.2f}", same, met]
+def _judgement_cells(judgement: dict[str, Any]) -> list[str]:
+    ends = [_figure(ratio) for ratio in (judgement["ratios"][:1] + judgement["ratios"][-1:])] or ["-", "-"]
+    same, met = ("yes" if judgement["same"] else "no"), ("met" if judgement["met"] else "NOT MET")
+    return [
+        judgement["program"],
+        str(judgement["runs"]),
+        _figure(judgement["median"]),
+        *ends,
+        f"{LIMIT:.2f}",
+        same,
+        met,
+    ]
 
 
-def _ledgers(results: dict[str, Any]) -> list[list[str]]:
+def _time_accounting(results: dict[str, Any]) -> list[list[str]]:
     lines = []
     for program in results["programs"]:
         for run in program["runs"]:
-            ours = run.get("holdfast", {})
-            if "goodput" in ours:
-                said = ours["goodput"]
-                cells = [f"{said['buckets'].get(name, 0.0):.2f}" for name in BUCKETS]
-                total = f"{sum(said['buckets'].values()):.2f}"
+            summary = run.get("holdfast", {})
+            if "goodput" in summary:
+                goodput = summary["goodput"]
+                cells = [f"{goodput['buckets'].get(name, 0.0):.2f}" for name in BUCKETS]
+                total = f"{sum(goodput['buckets'].values()):.2f}"
                 name = f"{program['name']}, {LABELS[run['contender']]}"
-                lines.append([name, *cells, total, f"{said['wall_s']:.2f}", f"{said['ratio']:.3f}"])
+                lines.append([name, *cells, total, f"{goodput['wall_s']:.2f}", f"{goodput['ratio']:.3f}"])
     return lines
 
 
 def _tables(results: dict[str, Any]) -> list[tuple[tuple[str, ...], list[list[str]]]]:
-    judged = [found for program in results["programs"] if (found := judgement_of(program)) is not None]
-    rows = [_cells(row) for program in results["programs"] for row in rows_of(program)]
-    names = ("Holdfast's own ledger, s", *(name.replace("_", " ") for name in BUCKETS), "sum", "wall", "useful")
-    return [(JUDGEMENT, [_judgement_cells(found) for found in judged]), (COLUMNS, rows), (names, _ledgers(results))]
+    judged = [judgement for program in results["programs"] if (judgement := judge_program(program)) is not None]
+    rows = [_cells(row) for program in results["programs"] for row in make_rows(program)]
+    names = ("Holdfast's time accounting, s", *(name.replace("_", " ") for name in BUCKETS), "sum", "wall", "useful")
+    return [
+        (JUDGEMENT_COLUMNS, [_judgement_cells(judgement) for judgement in judged]),
+        (COLUMNS, rows),
+        (names, _time_accounting(results)),
+    ]
 
 
-def _remarks(results: dict[str, Any]) -> list[str]:
-    remarks = []
+def _format_notes(results: dict[str, Any]) -> list[str]:
+    notes = []
     for program in results["programs"]:
         epoch = f"{program['epochs']} epochs of {program['batches']} batches"
-        remarks.append(f"{program['name']}: {epoch}")
-        remarks += [f"{row['program']}, {row['label']}: {note}" for row in rows_of(program) for note in row["notes"]]
-    return remarks
+        notes.append(f"{program['name']}: {epoch}")
+        notes += [f"{row['program']}, {row['label']}: {note}" for row in make_rows(program) for note in row["notes"]]
+    return notes
 
 
 def _header(results: dict[str, Any]) -> str:
     machine = results["machine"]
-    made = "quick run, for trying the bench only" if results["quick"] else "full run"
+    made = "quick run, only to try the bench" if results["quick"] else "full run"
     loads = [load for program in results["programs"] for run in program["runs"] for load in run["load"]]
     load = f"load {min(loads):.1f} to {max(loads):.1f} (1.0 is the training itself)" if loads else "nothing measured"
     return (
@@ -207,7 +231,7 @@ def as_text(results: dict[str, Any]) -> str:
                 for row in [columns, *rows]
             ]
             lines.append("")
-    lines += _remarks(results)
+    lines += _format_notes(results)
     missed = unmet(results)
     lines.append("limits: " + ("; ".join(missed) or "met"))
     return "\n".join(lines)
@@ -221,5 +245,5 @@ def as_markdown(results: dict[str, Any]) -> str:
             lines.append("|" + "---|" * len(columns))
             lines += ["| " + " | ".join(row) + " |" for row in rows]
             lines.append("")
-    lines += [f"- {remark}" for remark in _remarks(results)]
+    lines += [f"- {note}" for note in _format_notes(results)]
     return "\n".join(lines).rstrip()

@@ -1,4 +1,4 @@
-"""What is trained, how large it must be here to take its time a step, and what Holdfast may cost."""
+"""The programs, the batch size at which a step takes the intended time on this machine, and the limits for Holdfast."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Case:
     optimizer: str
     target_ms: float
     limit: float | None
-    """Holdfast's limit for the loop; none where only the figure is wanted."""
+    """Holdfast's limit for the loop; None if only the figure is of interest."""
     peers: bool = False
     threads: int | None = 1
-    """None: as many as torch takes by itself."""
+    """None: torch's default."""
     first_batch: int = 16
     guard: bool = False
-    """Under `holdfast.guard` too, with its snapshots. Only in turns."""
+    """Also run under `holdfast.guard`, with its snapshots. Only for turns.py."""
 
     def steps(self, loop_seconds: float) -> int:
         return max(30, round(1e3 * loop_seconds / self.target_ms))
@@ -69,8 +69,10 @@ class Sized:
 
 
 def calibrate(case: Case, step_ms: Callable[[Sized, int], float]) -> Sized:
-    """Find the batch at which a bare step takes its time. Time grows nearly as a + b * batch, so two points give the next
-    guess; where noise leads that astray, the middle between a batch that is too fast and one that is too slow does.
+    """Find the batch size at which a bare step takes the intended time.
+
+    Time grows approximately as a + b * batch, so two points give the next guess. If noise makes that guess useless, bisect between
+    a batch size that is too fast and one that is too slow.
     """
     steps = max(15, round(600 / case.target_ms))
     tried: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""What Holdfast itself takes: memory of the supervisor, start, import, and what a million steps leave behind."""
+"""Costs of Holdfast itself: memory of the supervisor, start, import, and the records of a million steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from variants import HOLDFAST_BIN, PROGRAMS, ROOT, RunFailed, environment, scratch, watched
+from variants import HOLDFAST_BIN, PROGRAMS, ROOT, RunFailed, check_steps, environment, scratch
 
 IMPORT = """
 import json, sys, time, psutil
@@ -49,8 +49,8 @@ def import_size() -> dict[str, Any]:
     return {**_python(IMPORT), "package_kb": size / 1e3}
 
 
-def supervised(program: str, config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Run a program under Holdfast and read the supervisor's own peak memory until it ends."""
+def run_supervised(program: str, config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Run a program under Holdfast and measure the supervisor's peak memory until it exits."""
     out, run = folder / "result.json", folder / "run"
     command = [str(HOLDFAST_BIN / "holdfast"), "run", "--dir", str(run), "--"]
     command += [str(HOLDFAST_BIN / "python"), str(PROGRAMS / program)]
@@ -70,18 +70,18 @@ def supervised(program: str, config: dict[str, Any], folder: Path) -> dict[str, 
         **json.loads(out.read_text()),
         "whole_s": time.perf_counter() - began,
         "supervisor_peak_mb": peak,
-        **watched(run, steps),
+        **check_steps(run, steps),
     }
 
 
 def supervisor_memory(config: dict[str, Any]) -> dict[str, Any]:
     with scratch() as folder:
-        return supervised("train.py", config, folder)
+        return run_supervised("train.py", config, folder)
 
 
 def million_steps(steps: int, step_ms: float) -> dict[str, Any]:
     with scratch() as folder:
-        result = supervised("million.py", {"steps": steps, "step_ms": step_ms}, folder)
+        result = run_supervised("million.py", {"steps": steps, "step_ms": step_ms}, folder)
         run = folder / "run"
         sizes = {str(f.relative_to(run)): f.stat().st_size / 1e6 for f in run.rglob("*") if f.is_file()}
         replays = [_python(REPLAY, str(run)) for _ in range(3)]
@@ -96,7 +96,7 @@ def million_steps(steps: int, step_ms: float) -> dict[str, Any]:
 
 
 def _peak_mb(pid: int) -> float:
-    """VmHWM is the kernel's own high-water mark, so that nothing between two looks is missed; elsewhere what psutil sees now."""
+    """Return VmHWM, a high-water mark that misses nothing between samples; without it, the current memory."""
     try:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

@@ -1,4 +1,4 @@
-"""What watching costs: bare against Holdfast, TrainCheck and Lightning, in one run. See README.md beside this file."""
+"""Overhead of Holdfast, TrainCheck and Lightning compared with the bare program, in one run. See README.md."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def main() -> int:
     try:
         bench.measure()
     except KeyboardInterrupt:
-        bench.say("interrupted: what was measured so far is shown and kept")
+        bench.say("interrupted: showing and keeping the results so far")
     bench.keep()
     print(table.as_text(bench.results))
     print(f"\nwritten to {' and '.join(str(path) for path in bench.paths)}")
@@ -50,26 +50,24 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="3 short pairs and 100,000 steps: tries the bench, proves nothing"
     )
-    parser.add_argument("--pairs", type=int, help="pairs a program (default 15)")
+    parser.add_argument("--pairs", type=int, help="pairs per program (default 15)")
     parser.add_argument(
         "--loop-seconds",
         type=float,
         default=4.0,
-        help="how long a measured loop takes: short ones show one-off costs more",
+        help="duration of a measured loop; one-time costs weigh more in short loops",
     )
     parser.add_argument("--cases", help="only programs whose name matches this regular expression")
     parser.add_argument(
         "--without", default="", help="leave out, comma-separated: holdfast, lightning, traincheck, figures"
     )
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write the results here too")
-    parser.add_argument(
-        "--check", action="store_true", help="exit with 1 where a limit is not met or could not be judged"
-    )
+    parser.add_argument("--json", type=Path, metavar="PATH", help="also write the results to this file")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a limit is not met or could not be judged")
     parser.add_argument(
         "--write-readme",
         type=Path,
         metavar="RESULTS",
-        help="fill README.md's table from a results file, measure nothing",
+        help="write README.md's tables from a results file and measure nothing",
     )
     return parser.parse_args()
 
@@ -94,13 +92,13 @@ class Bench:
         busy = os.getloadavg()[0]
         self.results["machine"]["load_at_start"] = busy
         if busy > 0.7:
-            self.say(f"something else runs here (load {busy:.1f}): figures taken now are worth little")
+            self.say(f"other programs are running (load {busy:.1f}): the figures will not be reliable")
 
-    def say(self, what: str) -> None:
-        print(f"[{time.monotonic() - self.began:6.0f} s] {what}", file=sys.stderr, flush=True)
+    def say(self, message: str) -> None:
+        print(f"[{time.monotonic() - self.began:6.0f} s] {message}", file=sys.stderr, flush=True)
 
     def keep(self) -> None:
-        """After every round, so that a run that is cut short leaves its figures."""
+        """Write the results. Called after every round, so that an interrupted bench leaves its results."""
         for path in self.paths:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(self.results, indent=1))
@@ -113,8 +111,8 @@ class Bench:
         sized = [self.size(case) for case in chosen]
         if "traincheck" not in self.without and any(case.peers for case in chosen):
             self.infer()
-        for number, one in enumerate(sized, 1):
-            self.measure_case(one, f"program {number}/{len(sized)}, {one.case.name}")
+        for number, size in enumerate(sized, 1):
+            self.measure_case(size, f"program {number}/{len(sized)}, {size.case.name}")
         if not {"holdfast", "figures"} & self.without:
             self.measure_figures()
 
@@ -124,7 +122,10 @@ class Bench:
         return sized
 
     def infer(self) -> None:
-        """Once, from the 10 ms CNN: inferring from the deep net did not end within 400 s, and TrainCheck's invariants are meant to carry over."""
+        """Infer invariants once, from the 10 ms CNN.
+
+        Inference on the deep network did not finish within 400 s, and TrainCheck's invariants are meant to be transferable.
+        """
         self.say("TrainCheck traces a reference run and infers its invariants (about a minute)")
         RESULTS.mkdir(parents=True, exist_ok=True)
         kept = RESULTS / "traincheck-invariants.json"
@@ -135,7 +136,7 @@ class Bench:
             self.say(f"TrainCheck's inference failed, only its full mode is measured: {error}")
 
     def measure_case(self, sized: Sized, title: str) -> None:
-        """Each round runs every variant once; every other round in reverse order. Holdfast stands between two bare runs."""
+        """Run every variant once per round, in reverse order in every second round. Holdfast runs between two bare runs."""
         case = sized.case
         rounds: list[dict[str, Run]] = []
         self.results["cases"].append({**sized.as_json(), "rounds": rounds})
@@ -144,7 +145,7 @@ class Bench:
             runs: dict[str, Run] = {}
             rounds.append(runs)
             for name, steps, warmup, run in order if number % 2 == 0 else reversed(order):
-                runs[name] = attempt(run, sized.config(steps, warmup), case.threads)
+                runs[name] = try_run(run, sized.config(steps, warmup), case.threads)
             compare_weights(runs)
             shown = ", ".join(f"{name} {run.get('step_ms', float('nan')):.2f}" for name, run in runs.items())
             self.say(f"{title}, round {number + 1}/{self.pairs}, ms a step: {shown}")
@@ -159,7 +160,8 @@ class Bench:
             order.append(("lightning", steps, WARMUP, variants.lightning("none")))
             order.append(("lightning monitored", steps, WARMUP, variants.lightning("monitoring")))
         if with_traincheck:
-            few = 3 if sized.case.net == "deep" else 20  # fully instrumented, the deep net takes five seconds a step
+            # With full instrumentation, the deep network takes five seconds per step.
+            few = 3 if sized.case.net == "deep" else 20
             order.append(("traincheck full", few, 3, variants.traincheck("full", Path())))
             if self.invariants:
                 order.append(("traincheck selective", few, 3, variants.traincheck("selective", self.invariants)))
@@ -167,7 +169,7 @@ class Bench:
         return order
 
     def traincheck_rounds(self, case: Case) -> set[int]:
-        """Three spread over the rounds: where a step takes many times as long, more pairs tell nothing more."""
+        """Return three rounds for TrainCheck: if a step takes many times as long, more pairs add no information."""
         if not case.peers or "traincheck" in self.without:
             return set()
         return {0} if self.options.quick else {0, self.pairs // 2, self.pairs - 1}
@@ -190,8 +192,8 @@ class Bench:
             self.keep()
 
 
-def attempt(run: Callable[..., Run], config: dict[str, Any], threads: int | None) -> Run:
-    """A variant that fails costs its own row only."""
+def try_run(run: Callable[..., Run], config: dict[str, Any], threads: int | None) -> Run:
+    """Run a variant. A failure affects only its own row."""
     try:
         return run(config, threads)
     except RunFailed as error:
@@ -199,7 +201,7 @@ def attempt(run: Callable[..., Run], config: dict[str, Any], threads: int | None
 
 
 def compare_weights(runs: dict[str, Run]) -> None:
-    """Who watches must not change a number: after as many steps from the same seed the weights are the same bits."""
+    """Compare final weights: with the same seed and number of steps, monitoring must not change a bit."""
     bare = runs["bare"]
     for run in runs.values():
         if "weights" in run and "weights" in bare and run["steps"] == bare["steps"]:
@@ -217,8 +219,8 @@ def machine() -> dict[str, Any]:
     git = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=variants.ROOT, capture_output=True, text=True, check=False
     )
-    ask = [str(variants.HOLDFAST_BIN / "python"), "-c", "import torch; print(torch.__version__)"]
-    torch = subprocess.run(ask, capture_output=True, text=True, check=False).stdout.strip()
+    command = [str(variants.HOLDFAST_BIN / "python"), "-c", "import torch; print(torch.__version__)"]
+    torch = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     return {
         "cpu": cpu,
         "cores": os.cpu_count(),

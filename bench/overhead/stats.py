@@ -1,4 +1,4 @@
-"""Medians with intervals that assume nothing about how the noise is distributed."""
+"""Medians with distribution-free confidence intervals."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class Figure:
     low: float
     high: float
     confidence: float
-    """Chance that low..high holds the true median; below 0.95 where there are too few values for more."""
+    """Probability that low..high contains the true median; below 0.95 if there are too few values."""
     count: int
 
 
 def figure(values: list[float]) -> Figure:
-    """The median and the narrowest pair of order statistics that holds the true median with a chance of 95%, else all values."""
+    """Return the median and the narrowest order statistics that contain it with 95% confidence, else all values."""
     ordered = sorted(values)
     n = len(ordered)
-    below = 0  # how many values are left out at each end
+    below = 0  # number of values left out at each end
     while below < (n - 1) // 2 and _confidence(n, below + 1) >= 0.95:
         below += 1
     return Figure(statistics.median(ordered), ordered[below], ordered[n - 1 - below], _confidence(n, below), n)

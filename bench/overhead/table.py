@@ -1,4 +1,4 @@
-"""The figures as one table, for people: in a terminal and in README.md. Reads what run.py wrote and nothing else."""
+"""Tables of the figures for the terminal and for README.md. The only input is the results file of run.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,18 @@ LABELS = {
     "traincheck selective": "TrainCheck, its invariants, every step : bare",
     "traincheck full": "TrainCheck, full : bare",
 }
-COLUMNS = ("program", "variant", "ms a step", "loop ratio", "interval", "pairs", "whole ratio", "whole +s", "limit", "")
+COLUMNS = (
+    "program",
+    "variant",
+    "ms per step",
+    "loop ratio",
+    "interval",
+    "pairs",
+    "whole ratio",
+    "whole +s",
+    "limit",
+    "",
+)
 FIGURES = (
     ("supervisor's peak memory, 10 ms program", "supervisor", "supervisor_peak_mb", "MB", 60),
     ("supervisor's peak memory, a million steps of 100 ms", "million slow", "supervisor_peak_mb", "MB", 60),
@@ -36,7 +47,7 @@ FIGURES = (
 
 
 def pairs(rounds: list[dict[str, Any]], variant: str, key: str) -> list[tuple[float, float]]:
-    """(variant, what it is measured against) of each round that has both. A run between two bare ones is held against their mean."""
+    """Return (variant, reference) of each round that has both. The reference of most variants is the mean of two bare runs."""
     found = []
     for runs in rounds:
         over, under = variant, ["bare", "bare again"]
@@ -50,7 +61,7 @@ def pairs(rounds: list[dict[str, Any]], variant: str, key: str) -> list[tuple[fl
 
 
 def case_rows(case: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row a variant, with figures; a variant that never gave a result says why."""
+    """Return one row per variant. The row of a variant without a result contains the reason."""
     rows = []
     for variant, label in LABELS.items():
         tried = [runs[variant] for runs in case["rounds"] if variant in runs]
@@ -65,7 +76,7 @@ def case_rows(case: dict[str, Any]) -> list[dict[str, Any]]:
             row["median_step_ratio"] = figure(
                 [a / b for a, b in pairs(case["rounds"], variant, "median_step_ms")]
             ).median
-            if "traincheck" not in variant:  # it trains fewer steps, so that its whole time compares with nothing
+            if "traincheck" not in variant:  # it trains fewer steps, so its whole time is not comparable
                 whole = pairs(case["rounds"], variant, "whole_s")
                 row["whole"] = figure([a / b for a, b in whole])
                 row["whole_more_s"] = figure([a - b for a, b in whole]).median
@@ -78,7 +89,7 @@ def case_rows(case: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _judge(row: dict[str, Any], earlier: list[dict[str, Any]], limit: float) -> bool | str:
-    """Met, not met, or why that cannot be said: a limit finer than the noise is not met by luck."""
+    """Return whether the limit is met, or why it cannot be judged: noise above the limit allows no conclusion."""
     if "loop" not in row:
         return False
     floor = next((other["loop"] for other in earlier if other["variant"] == "bare again" and "loop" in other), None)
@@ -129,12 +140,12 @@ def figure_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def unmet(results: dict[str, Any]) -> list[str]:
-    """Limits that are not met, and those that could not be judged."""
-    rows = [row for row in _judged(results) if row["met"] not in {None, True}]
+    """Return limits that are not met or could not be judged."""
+    rows = [row for row in _all_rows(results) if row["met"] not in {None, True}]
     return [f"{row.get('program', '')} {row['label']}: {_verdict(row)}".strip() for row in rows]
 
 
-def _judged(results: dict[str, Any]) -> list[dict[str, Any]]:
+def _all_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
     return [row for case in results["cases"] for row in case_rows(case)] + figure_rows(results)
 
 
@@ -178,20 +189,20 @@ def _tables(results: dict[str, Any]) -> list[tuple[tuple[str, ...], list[list[st
     ]
 
 
-def _remarks(results: dict[str, Any]) -> list[str]:
-    remarks = [
+def _format_notes(results: dict[str, Any]) -> list[str]:
+    notes = [
         f"{row.get('program', 'Holdfast itself')}, {row['label']}: {note}"
-        for row in _judged(results)
+        for row in _all_rows(results)
         for note in row["notes"]
     ]
     if any("*" in cell for _, rows in _tables(results) for row in rows for cell in row):
-        remarks.append("* all values: too few pairs for an interval of 95%")
-    return remarks
+        notes.append("* all values: too few pairs for an interval of 95%")
+    return notes
 
 
 def _header(results: dict[str, Any]) -> str:
     machine = results["machine"]
-    made = "quick run, for trying the bench only" if results["quick"] else "full run"
+    made = "quick run, only to try the bench" if results["quick"] else "full run"
     return (
         f"{made}, {results['date']}, {machine['cpu']}, {machine['cores']} cores, Python {machine['python']}, "
         f"torch {machine['torch']}, Holdfast at {machine['commit']}, load at the start {machine['load_at_start']:.1f}"
@@ -210,8 +221,8 @@ def as_text(results: dict[str, Any]) -> str:
             before = row[0]
             lines.append("  ".join(cell.ljust(width) for cell, width in zip(shown, widths, strict=True)).rstrip())
         lines.append("")
-    lines += _remarks(results)
-    missed, judged = unmet(results), sum(1 for row in _judged(results) if row["met"] is not None)
+    lines += _format_notes(results)
+    missed, judged = unmet(results), sum(1 for row in _all_rows(results) if row["met"] is not None)
     lines.append(f"{judged} limits, {judged - len(missed)} met" + "".join(f"\n  {name}" for name in missed))
     return "\n".join(lines)
 
@@ -225,5 +236,5 @@ def as_markdown(results: dict[str, Any]) -> str:
         lines.append("|" + "---|" * len(columns))
         lines += ["| " + " | ".join(row) + " |" for row in rows]
         lines.append("")
-    lines += [f"- {remark}" for remark in _remarks(results)]
+    lines += [f"- {note}" for note in _format_notes(results)]
     return "\n".join(lines).rstrip()

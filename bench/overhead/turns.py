@@ -1,4 +1,4 @@
-"""What watching costs, on a machine that others use too: one process, its steps watched and bare in turns. See README.md.
+"""Overhead of Holdfast on a shared machine: one process alternates between monitored and bare steps. See README.md.
 
 python bench/overhead/turns.py [--quads N] [--cases REGEX] [--json PATH] [--check] [--write-readme]
 """
@@ -27,16 +27,16 @@ BEGIN, END = "<!-- turns: written by turns.py --write-readme -->", "<!-- end of 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quads", type=int, default=60, help="on, off, off, on: so many times (default 60)")
+    parser.add_argument("--quads", type=int, default=60, help="number of repetitions of on, off, off, on (default 60)")
     parser.add_argument("--cases", default="", help="only programs whose name matches this regular expression")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write the results here too")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a limit is not met")
-    parser.add_argument("--write-readme", action="store_true", help="put the table into README.md")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="also write the results to this file")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a limit is not met")
+    parser.add_argument("--write-readme", action="store_true", help="write the table to README.md")
     options = parser.parse_args()
     rows = []
     for case in (*CASES, *GUARDED):
         if case.limit is not None and re.search(options.cases, case.name):
-            rows.append(measured(case, options.quads))
+            rows.append(measure(case, options.quads))
             print(as_line(rows[-1]), flush=True)
     RESULTS.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"machine": machine(), "rows": rows}, indent=1)
@@ -48,7 +48,7 @@ def main() -> int:
     return 1 if options.check and not all(row["met"] for row in rows) else 0
 
 
-def measured(case: Case, quads: int) -> dict[str, Any]:
+def measure(case: Case, quads: int) -> dict[str, Any]:
     config = {
         "net": case.net,
         "optimizer": case.optimizer,
@@ -63,7 +63,7 @@ def measured(case: Case, quads: int) -> dict[str, Any]:
         holdfast, python = str(variants.HOLDFAST_BIN / "holdfast"), str(variants.HOLDFAST_BIN / "python")
         command = [holdfast, "run", "--dir", str(folder / "run"), "--", python, str(variants.PROGRAMS / "turns.py")]
         result = variants.execute(command, folder, env, out)
-        seen = variants.watched(folder / "run", result["steps"])
+        seen = variants.check_steps(folder / "run", result["steps"])
     pairs = result["quads"]
     ratio = figure([(q["on"] + q["on again"]) / (q["off"] + q["off again"]) for q in pairs])
     floor = figure([q["off"] / q["off again"] for q in pairs])
@@ -103,7 +103,7 @@ def as_line(row: dict[str, Any]) -> str:
 
 
 def write_readme(rows: list[dict[str, Any]]) -> None:
-    heads = ["program", "bare, ms a step", "+ us a step", "ratio", "95%", "bare : bare", "quads", "limit", ""]
+    heads = ["program", "bare, ms per step", "+ us per step", "ratio", "95%", "bare : bare", "quads", "limit", ""]
     table = [heads, ["---"] * len(heads), *(cells(row) for row in rows)]
     lines = ["", machine() + ".", "", *("| " + " | ".join(line) + " |" for line in table), ""]
     text = README.read_text()

@@ -1,4 +1,4 @@
-"""How one run of each variant is started: bare, under Holdfast, under TrainCheck, in Lightning. Each peer has an environment of its own."""
+"""The variants: bare, Holdfast, TrainCheck, Lightning. The last two have separate environments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 PROGRAMS = HERE / "programs"
 HOLDFAST_BIN = ROOT / ".venv/bin"
-TORCH = "torch==2.13.0"  # unpinned, pip takes a torch with gigabytes of CUDA
+TORCH = "torch==2.13.0"  # without the pin, pip installs a torch with gigabytes of CUDA
 VENVS = {
     "traincheck": (ROOT / "bench/.venv-traincheck", ["traincheck==0.2.0", TORCH]),
     "lightning": (ROOT / "bench/.venv-lightning", ["lightning==2.6.6", "psutil", TORCH]),
@@ -30,11 +30,11 @@ RUN_LIMIT_S = 600
 
 
 class RunFailed(Exception):
-    """A run gave no result; the message says what was seen last."""
+    """A run gave no result. The message contains the last output."""
 
 
 def ensure_venv(name: str, say: Callable[[str], None]) -> Path:
-    """The bin folder of a peer's environment, made on first use."""
+    """Return the bin folder of an environment. Create the environment on first use."""
     folder, packages = VENVS[name]
     stamp = folder / ".installed"
     if not stamp.exists() or stamp.read_text() != " ".join(packages):
@@ -64,7 +64,7 @@ def environment(config: dict[str, Any], threads: int | None) -> dict[str, str]:
 
 
 def execute(command: list[str], folder: Path, env: dict[str, str], out: Path) -> dict[str, Any]:
-    """Run a command in `folder`; the program's own times, and the time of the whole process."""
+    """Run a command in `folder`. Return the program's own times and the time of the whole process."""
     log = folder / "output.log"
     began = time.perf_counter()
     with log.open("wb") as sink:
@@ -77,9 +77,9 @@ def execute(command: list[str], folder: Path, env: dict[str, str], out: Path) ->
         try:
             code = process.wait(RUN_LIMIT_S)
         except subprocess.TimeoutExpired:
-            raise RunFailed(f"not done after {RUN_LIMIT_S} s") from None
+            raise RunFailed(f"not finished after {RUN_LIMIT_S} s") from None
         finally:
-            _end(process)
+            _terminate(process)
     whole = time.perf_counter() - began
     if not out.exists():
         last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["no output"]
@@ -87,8 +87,8 @@ def execute(command: list[str], folder: Path, env: dict[str, str], out: Path) ->
     return {**json.loads(out.read_text()), "whole_s": whole, "exit": code}
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Nothing of a run outlives it: a supervisor is asked first, so that it can end its own child."""
+def _terminate(process: subprocess.Popen[bytes]) -> None:
+    """Stop all processes of a run. Send SIGTERM first, so that a supervisor can stop its training."""
     for signum in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return
@@ -105,17 +105,17 @@ def bare(config: dict[str, Any], threads: int | None) -> dict[str, Any]:
 
 
 def holdfast(config: dict[str, Any], threads: int | None) -> dict[str, Any]:
-    """As a user calls it. What it says it saw comes back too: a probe that never attached costs nothing."""
+    """Run under Holdfast, as a user would. Also return the steps it counted, to detect a probe that never attached."""
     with scratch() as folder:
         out, run = folder / "result.json", folder / "run"
         command = [str(HOLDFAST_BIN / "holdfast"), "run", "--dir", str(run), "--"]
         command += [str(HOLDFAST_BIN / "python"), str(PROGRAMS / "train.py")]
         result = execute(command, folder, environment({**config, "out": str(out)}, threads), out)
-        return {**result, **watched(run, config["warmup"] + config["steps"])}
+        return {**result, **check_steps(run, config["warmup"] + config["steps"])}
 
 
-def watched(run: Path, steps: int) -> dict[str, Any]:
-    """Whether the summary counts every step that was made, and what it found in a healthy training."""
+def check_steps(run: Path, steps: int) -> dict[str, Any]:
+    """Return whether the summary counts every step of the training, and its findings in this healthy training."""
     try:
         summary = json.loads((run / "summary.json").read_text())
         seen = summary["attempts"][-1]["last_step"]
@@ -139,7 +139,7 @@ def lightning(callbacks: str) -> Callable[[dict[str, Any], int | None], dict[str
 TRAINCHECK_MODES = {
     "full": [],
     "selective": ["--sampling-interval", "1", "--warm-up-steps", "1"],
-    "sampled": [],  # its own default where invariants are given: the first 10 steps, then every 10th
+    "sampled": [],  # TrainCheck's default with invariants: the first 10 steps, then every 10th
 }
 
 
@@ -154,7 +154,7 @@ def traincheck(mode: str, invariants: Path) -> Callable[[dict[str, Any], int | N
 def _collect(
     mode: str, invariants: Path | None, config: dict[str, Any], threads: int | None, folder: Path
 ) -> dict[str, Any]:
-    for program in ("train.py", "models.py"):  # it writes beside the script that it is given
+    for program in ("train.py", "models.py"):  # TrainCheck writes next to the script
         shutil.copy(PROGRAMS / program, folder)
     out, trace = folder / "result.json", folder / "trace"
     command = [str(VENVS["traincheck"][0] / "bin/traincheck-collect"), "-p", str(folder / "train.py")]
@@ -165,11 +165,11 @@ def _collect(
     return {**result, "trace_mb": sum(f.stat().st_size for f in trace.rglob("*")) / 1e6}
 
 
-def infer_invariants(config: dict[str, Any], kept: Path) -> Path:
-    """TrainCheck's own first two steps: trace a good run fully, infer invariants from the trace."""
+def infer_invariants(config: dict[str, Any], path: Path) -> Path:
+    """Run the first two stages of TrainCheck: trace a good run completely, infer invariants from the trace."""
     with scratch() as folder:
         _collect("full", None, config, 1, folder)
         infer = str(VENVS["traincheck"][0] / "bin/traincheck-infer")
-        command = [infer, "-f", str(folder / "trace"), "-o", str(kept)]
+        command = [infer, "-f", str(folder / "trace"), "-o", str(path)]
         subprocess.run(command, cwd=folder, check=True, timeout=RUN_LIMIT_S, capture_output=True)
-    return kept
+    return path

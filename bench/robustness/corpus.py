@@ -1,7 +1,7 @@
-"""The inputs that are spoiled: one of every kind that Holdfast reads, made by the real programs where they write it.
+"""The inputs to mutate: one of every kind that Holdfast reads, written by the real programs if possible.
 
-A `Kind` says which files stand in the folder of a case, which of them may be spoiled, with which mutators, and which commands then
-read them. Paths of the place where they were made are written as PLACE, and become those of the case.
+A `Kind` lists the files in the folder of a case, which of them may be mutated, with which mutators, and which commands then
+read them. PLACE stands for the folder where they were created, and is replaced with the folder of the case.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ FIXTURES = ROOT / "tests" / "fixtures"
 PLACE = b"@CASE@"
 RUN = ".holdfast/runs/recorded-1"
 COMMAND = '["touch", "marker"]'
-"""What a resumed run starts: it leaves a mark in the folder of the case and nothing else."""
+"""The command of a resumed run. It creates a mark in the folder of the case and does nothing else."""
 CANARY = "CANARY"
-"""A file by this name, anywhere in a case, was made by code that came with the input."""
+"""Code in an input creates a file of this name if it is executed."""
 
 
 @dataclass
@@ -41,34 +41,37 @@ class Kind:
     files: dict[str, bytes]
     targets: list[str]
     commands: list[list[str]]
-    """`-` as the last word has the target on its standard input; {target} is its path."""
+    """`-` as the last word passes the target on standard input; {target} is its path."""
     mutators: list = field(default_factory=lambda: mutators.CONTENT)
     weight: int = 1
     places: bool = True
-    """Whether a FIFO, a link, a folder may stand where the target was."""
+    """Whether a FIFO, a link or a folder may replace the target."""
     only_place: bool = False
     reader: str = "command"
-    """`command`: the command line; `snapshot`, `checkpoint`: what reads these in a training, with torch; `image`: what looks at images."""
+    """`command`: the command line; `snapshot`, `checkpoint`: their readers, which need torch; `image`: the image scanner."""
 
 
 def make(scratch: Path, *, quick: bool = False) -> dict[str, Kind]:
-    """Every kind, by name. Takes about ten seconds: one recorded run and its end. `quick` leaves out the end, and what needs torch."""
+    """Return every kind by name. Takes about ten seconds, to record a run and to finish it.
+
+    `quick` does not finish the run and omits kinds that need torch.
+    """
     base = scratch / "base"
     base.mkdir()
-    data = data_set(base)
-    dead = recorded(base)
-    done = {} if quick else resumed(base)
-    checkpoints = {} if quick else checkpoints_in(base)
+    data = make_data_set(base)
+    dead = record_run(base)
+    done = {} if quick else resume_run(base)
+    checkpoints = {} if quick else make_checkpoints(base)
     shutil.rmtree(base)
     kinds = [
-        *_of_a_run(dead),
-        *_of_plans(data),
-        *_of_data(data, asked=not quick),
-        *_of_foreign_records(),
-        *_of_command_lines(),
+        *_run_kinds(dead),
+        *_plan_kinds(data),
+        *_data_kinds(data, with_real_python=not quick),
+        *_foreign_record_kinds(),
+        *_command_line_kinds(),
     ]
     if not quick:
-        kinds += [*_of_an_ended_run(dead, done), *_of_checkpoints(dead, checkpoints)]
+        kinds += [*_finished_run_kinds(dead, done), *_checkpoint_kinds(dead, checkpoints)]
     return {kind.name: kind for kind in kinds}
 
 
@@ -79,8 +82,8 @@ LIGHT = {"PYTHONPATH": str(ROOT / "tests" / "light"), "OMP_NUM_THREADS": "1"}
 QUIET = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "timeout": 120}
 
 
-def recorded(base: Path) -> dict[str, bytes]:
-    """A run whose supervisor was killed in its second attempt."""
+def record_run(base: Path) -> dict[str, bytes]:
+    """Return the files of a run whose supervisor was killed in its second attempt."""
     training = [sys.executable, str(HERE / "programs" / "recorded.py")]
     options = [
         "--name",
@@ -97,18 +100,18 @@ def recorded(base: Path) -> dict[str, bytes]:
     command = [HOLDFAST, "run", *options, "--", *training]
     subprocess.run(command, cwd=base, env={**os.environ, **LIGHT}, check=False, **QUIET)
     _wait_for_the_training(base / RUN)
-    files = _files(base / ".holdfast", base)
-    _take_heartbeat(files)
-    return _with_a_harmless_plan(files, base)
+    files = _read_files(base / ".holdfast", base)
+    _read_heartbeat(files)
+    return _set_harmless_plan(files, base)
 
 
-def resumed(base: Path) -> dict[str, bytes]:
-    """The same run after its end."""
+def resume_run(base: Path) -> dict[str, bytes]:
+    """Return the files of the same run after it has finished."""
     subprocess.run([HOLDFAST, "resume", "recorded"], cwd=base, env={**os.environ, **LIGHT}, check=True, **QUIET)
-    return _with_a_harmless_plan(_files(base / ".holdfast", base), base)
+    return _set_harmless_plan(_read_files(base / ".holdfast", base), base)
 
 
-def _with_a_harmless_plan(files: dict[str, bytes], base: Path) -> dict[str, bytes]:
+def _set_harmless_plan(files: dict[str, bytes], base: Path) -> dict[str, bytes]:
     plan = files[f"{RUN}/plan.toml"].decode()
     kept = [line for line in plan.splitlines() if not line.startswith("command")]
     changed = "\n".join([f"command = {COMMAND}", *kept, ""]).encode()
@@ -116,28 +119,28 @@ def _with_a_harmless_plan(files: dict[str, bytes], base: Path) -> dict[str, byte
 
 
 def _wait_for_the_training(run: Path) -> None:
-    """It ends at its next step once it sees that its supervisor is gone."""
-    ours = [process for process in kills.marked_by(str(run)) if _is_of_the_attempt(process, run)]
+    """Wait until the training exits, which happens at its next step without a supervisor."""
+    ours = [process for process in kills.find_marked(str(run)) if _belongs_to_run(process, run)]
     for process in psutil.wait_procs(ours, timeout=20)[1]:
         process.kill()
 
 
-def _is_of_the_attempt(process: psutil.Process, run: Path) -> bool:
+def _belongs_to_run(process: psutil.Process, run: Path) -> bool:
     with contextlib.suppress(psutil.Error):
         return process.environ().get("HOLDFAST_ATTEMPT_DIR", "").startswith(f"{run}/")
     return False
 
 
-def _take_heartbeat(files: dict[str, bytes]) -> None:
-    """The table itself, which lies in memory while a run lives."""
-    said = files[f"{RUN}/heartbeat"]
-    if said.startswith(b"HFHB is in "):
-        elsewhere = Path(said.removeprefix(b"HFHB is in ").decode())
-        files["heartbeat-elsewhere"] = said
+def _read_heartbeat(files: dict[str, bytes]) -> None:
+    """Add the heartbeat table, which is in shared memory while a run is active."""
+    content_or_path = files[f"{RUN}/heartbeat"]
+    if content_or_path.startswith(b"HFHB is in "):
+        elsewhere = Path(content_or_path.removeprefix(b"HFHB is in ").decode())
+        files["heartbeat-elsewhere"] = content_or_path
         files[f"{RUN}/heartbeat"] = elsewhere.read_bytes() if elsewhere.exists() else b""
 
 
-def _files(folder: Path, base: Path) -> dict[str, bytes]:
+def _read_files(folder: Path, base: Path) -> dict[str, bytes]:
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.name not in ("reserve", "trace", "report.html"):
@@ -146,7 +149,7 @@ def _files(folder: Path, base: Path) -> dict[str, bytes]:
     return found
 
 
-def data_set(base: Path) -> dict[str, bytes]:
+def make_data_set(base: Path) -> dict[str, bytes]:
     from PIL import Image, ImageDraw
 
     files = {}
@@ -169,13 +172,13 @@ def data_set(base: Path) -> dict[str, bytes]:
 # --- kinds ------------------------------------------------------------------------------------------------------------
 
 
-LOOKS = [["status"], ["status", "--json"], ["report"], ["report", "--json"], ["diagnose", RUN], ["status", RUN]]
+READS = [["status"], ["status", "--json"], ["report"], ["report", "--json"], ["diagnose", RUN], ["status", RUN]]
 RESUME = [["resume", "--max-attempts", "1"], ["resume", RUN, "--max-attempts", "1"]]
 
 
-def _of_a_run(dead: dict[str, bytes]) -> list[Kind]:
-    """The files of a run folder."""
-    looks, resume = LOOKS, RESUME
+def _run_kinds(dead: dict[str, bytes]) -> list[Kind]:
+    """Return the kinds for the files of a run folder."""
+    reads, resume = READS, RESUME
     ranks = [f"{RUN}/attempts/{n}/rank-0.jsonl" for n in (1, 2)]
     interpreters = [f"{RUN}/attempts/{n}/interpreters.jsonl" for n in (1, 2)]
     odd_names = {
@@ -183,10 +186,10 @@ def _of_a_run(dead: dict[str, bytes]) -> list[Kind]:
         f"{RUN}/attempts/99999999999999999999/rank-0.jsonl": b"", f"{RUN}/snapshots/a.99999999999999999999.tmp": b"",
     }  # fmt: skip
     return [
-        Kind("journal", dead, [f"{RUN}/journal.jsonl"], [*looks, *resume], weight=16),
-        Kind("events of a rank", dead, ranks, [*looks, *resume], weight=12),
-        Kind("interpreters", dead, interpreters, [*looks, *resume], weight=6),
-        Kind("heartbeat", dead, [f"{RUN}/heartbeat"], [*looks, *resume], mutators=mutators.BINARY, weight=6),
+        Kind("journal", dead, [f"{RUN}/journal.jsonl"], [*reads, *resume], weight=16),
+        Kind("events of a rank", dead, ranks, [*reads, *resume], weight=12),
+        Kind("interpreters", dead, interpreters, [*reads, *resume], weight=6),
+        Kind("heartbeat", dead, [f"{RUN}/heartbeat"], [*reads, *resume], mutators=mutators.BINARY, weight=6),
         Kind("heartbeat elsewhere", _with_pointer(dead), [f"{RUN}/heartbeat"], [["status"], *resume], weight=2),
         Kind(
             "plan in a run folder",
@@ -207,17 +210,17 @@ def _of_a_run(dead: dict[str, bytes]) -> list[Kind]:
             "odd names in a run folder",
             {**dead, **odd_names},
             [f"{RUN}/journal.jsonl", *odd_names],
-            [*looks, *resume],
+            [*reads, *resume],
             weight=2,
         ),
     ]
 
 
-def _of_an_ended_run(dead: dict[str, bytes], done: dict[str, bytes]) -> list[Kind]:
+def _finished_run_kinds(dead: dict[str, bytes], done: dict[str, bytes]) -> list[Kind]:
     summary, journal = f"{RUN}/summary.json", f"{RUN}/journal.jsonl"
     beside = ["report", "recorded-1", "--beside", "other-1"]
     return [
-        Kind("journal of a run that ended", done, [journal], [*LOOKS, *RESUME], weight=8),
+        Kind("journal of a run that ended", done, [journal], [*READS, *RESUME], weight=8),
         Kind("summary", done, [summary], [["status"], ["report"], ["resume"], ["diagnose", RUN]], weight=5),
         Kind("two runs", {**dead, **_second(done)}, [journal], [beside, ["status"], ["resume"]], weight=3),
     ]
@@ -289,7 +292,7 @@ memory = "80%"
 """
 
 
-def _of_plans(data: dict[str, bytes]) -> list[Kind]:
+def _plan_kinds(data: dict[str, bytes]) -> list[Kind]:
     run = [["run", "--max-attempts", "1", "--dir", "run", "--no-check", "plan.toml"]]
     staged = [
         ["run", "--no-check", "plan.toml"],
@@ -306,21 +309,21 @@ PLANTED = {
     f"{name}.py": b"open('CANARY', 'w').close()\nraise ImportError('planted')\n"
     for name in ("json", "sitecustomize", "PIL", "torch", "typing")
 }
-"""Modules in the working folder that no program of Holdfast's may import."""
+"""Modules in the working directory that Holdfast must not import."""
 
 
-def _of_data(data: dict[str, bytes], *, asked: bool) -> list[Kind]:
+def _data_kinds(data: dict[str, bytes], *, with_real_python: bool) -> list[Kind]:
     labels = [name for name in data if name.startswith("labels/")]
     images = [name for name in data if name.startswith("images/")]
     check = ["check", "--only", "data", "--data", "data.yaml", "--", "/nonexistent/python", "train.py"]
     init = ["init", "data.yaml", "--out", "new.toml"]
-    real = [[*check[:-2], sys.executable, "train.py"]] if asked else []
+    real = [[*check[:-2], sys.executable, "train.py"]] if with_real_python else []
     data = {**data, **PLANTED}
     yaml = {"mutators": mutators.YAML}
     return [
         Kind("data.yaml", data, ["data.yaml"], [init] * 5 + [check, check, *real], weight=14, **yaml),
         Kind("label file", data, labels, [init, check], weight=3),
-        Kind("label file, looked at", data, labels, [["look"]], weight=8, reader="image"),
+        Kind("label file, scanned", data, labels, [["look"]], weight=8, reader="image"),
         Kind("image", data, images, [["look"]], weight=10, mutators=mutators.BINARY, reader="image"),
         Kind("image in a data set", data, images, [init, check], weight=2, mutators=mutators.BINARY),
         Kind("list of images", {**data, "data.yaml": data["data.yaml"].replace(b"images/train", b"train.txt"), "train.txt": b"./images/train/train0.png\n./images/train/train1.jpg\n"},
@@ -328,7 +331,7 @@ def _of_data(data: dict[str, bytes], *, asked: bool) -> list[Kind]:
     ]  # fmt: skip
 
 
-def _of_foreign_records() -> list[Kind]:
+def _foreign_record_kinds() -> list[Kind]:
     found = {
         path: path.read_bytes() for path in sorted(FIXTURES.rglob("*")) if path.is_file() and path.name != "README.md"
     }
@@ -369,33 +372,33 @@ def _of_foreign_records() -> list[Kind]:
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 
-class _Ran:
+class _RunsCode:
     def __reduce__(self):
         return (os.system, (f"touch {CANARY}",))
 
 
-def checkpoints_in(base: Path) -> dict[str, bytes]:
-    """Checkpoints of every format, some of which want to run code when they are loaded."""
+def make_checkpoints(base: Path) -> dict[str, bytes]:
+    """Return checkpoints of every format. Some try to execute code when they are loaded."""
     import torch
 
     made: dict[str, bytes] = {}
 
-    def saved(name: str, thing: object, **options: object) -> None:
+    def save(name: str, thing: object, **options: object) -> None:
         path = base / name
         torch.save(thing, path, **options)
         made[name] = path.read_bytes()
 
     weights = {"weight": torch.arange(12.0).view(3, 4), "bias": torch.zeros(3), "step": 7}
-    saved("plain.pt", weights)
-    saved("old.pt", weights, _use_new_zipfile_serialization=False)
-    saved("nan.pt", {"weight": torch.full((2,), float("nan"))})
-    made["code.pt"] = pickle.dumps({"weight": _Ran()})
+    save("plain.pt", weights)
+    save("old.pt", weights, _use_new_zipfile_serialization=False)
+    save("nan.pt", {"weight": torch.full((2,), float("nan"))})
+    made["code.pt"] = pickle.dumps({"weight": _RunsCode()})
     inner = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(made["plain.pt"])) as source, zipfile.ZipFile(inner, "w") as target:
         for member in source.infolist():
             content = source.read(member)
             target.writestr(
-                member, pickle.dumps(_Ran(), protocol=2) if member.filename.endswith("data.pkl") else content
+                member, pickle.dumps(_RunsCode(), protocol=2) if member.filename.endswith("data.pkl") else content
             )
     made["code-in-zip.pt"] = inner.getvalue()
     made["script.pt"] = _torchscript(base)
@@ -411,7 +414,7 @@ def checkpoints_in(base: Path) -> dict[str, bytes]:
 
 
 def _torchscript(base: Path) -> bytes:
-    """A TorchScript archive whose `__setstate__` writes a file."""
+    """Return a TorchScript archive whose `__setstate__` writes a file."""
     import torch
 
     program = base / "scripted.py"
@@ -429,14 +432,14 @@ def _torchscript(base: Path) -> bytes:
         import scripted
 
         torch.jit.script(scripted.Hostile()).save(str(base / "script.pt"))
-    except Exception:  # noqa: BLE001 - a torch that cannot do it: a plain scripted module is hostile enough to the reader
+    except Exception:  # noqa: BLE001 - if this torch does not support it, a plain scripted module is hostile enough to the reader
         torch.jit.script(torch.nn.Linear(2, 2)).save(str(base / "script.pt"))
     finally:
         sys.path.remove(str(base))
     return (base / "script.pt").read_bytes()
 
 
-def _of_checkpoints(dead: dict[str, bytes], checkpoints: dict[str, bytes]) -> list[Kind]:
+def _checkpoint_kinds(dead: dict[str, bytes], checkpoints: dict[str, bytes]) -> list[Kind]:
     plan = dead[f"{RUN}/plan.toml"].replace(
         b'checkpoint = "*.pt"', b'checkpoint = "out/*"\nresume_with = "{checkpoint}"'
     )
@@ -449,7 +452,7 @@ def _of_checkpoints(dead: dict[str, bytes], checkpoints: dict[str, bytes]) -> li
         "record/results.csv": b"epoch,train/box_loss\n1,1.0\n2,0.9\n",
     }
     weights = {f"record/weights/{name}": checkpoints["plain.pt"] for name in ("last.pt", "best.pt")}
-    # What is read back are regular files: the supervisor gives it nothing else.
+    # Only regular files are read back: the supervisor passes nothing else.
     return [
         Kind("checkpoint of a run", {**files, **kept}, targets, [["resume", "--max-attempts", "1"]], mutators=[*mutators.BINARY, mutators.nest, mutators.leave], weight=6),
         Kind("checkpoint, read back", kept, targets, [["read"]], mutators=[*mutators.BINARY, mutators.nest, *[mutators.leave] * 3], weight=14, places=False, reader="checkpoint"),
@@ -462,7 +465,7 @@ def _of_checkpoints(dead: dict[str, bytes], checkpoints: dict[str, bytes]) -> li
 # --- command lines ----------------------------------------------------------------------------------------------------
 
 
-def _of_command_lines() -> list[Kind]:
+def _command_line_kinds() -> list[Kind]:
     return [Kind("command line with a secret", {}, ["secret"], [["secret"]], weight=8, places=False, reader="secret")]
 
 
@@ -473,7 +476,7 @@ SECRET_FORMS: list[tuple[str, ...]] = [
     ("https://user:{}@example.org/x",), ("https://example.org/?token={}",), ("postgres://u:{}@h/db",),
     ("export WANDB_API_KEY={}; python t.py",), ("env TOKEN={} python t.py",), ("sudo X_PASSWORD={} python",),
 ]  # fmt: skip
-"""Words of a command line that name a secret; some of these words are programs for a shell."""
+"""Command-line words that contain a secret; some of them are shell programs."""
 ENVIRONMENT_FORMS = ["DB_PASSWORD", "WANDB_API_KEY", "MY_TOKEN", "AWS_SECRET_ACCESS_KEY"]
 SECRET_VALUES = [
     "python",
@@ -490,4 +493,4 @@ SECRET_VALUES = [
     "signal",
     "path",
 ]
-"""Passwords that are words of Holdfast's own records."""
+"""Passwords that are also words in Holdfast's records."""

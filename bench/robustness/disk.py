@@ -1,6 +1,6 @@
-"""A disk that is full, for real: a small tmpfs, filled before the run, by the training while it runs, or by a training that then dies.
+"""A disk that is really full: a small tmpfs, filled before the run or by the training, which may then crash.
 
-The run has to end with the right verdict or a sentence. Once there is room again, what was begun has to be resumable.
+The run must end with the right verdict or an error message. Once there is space again, a run that was started must be resumable.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import mutations
 HERE = Path(__file__).resolve().parent
 HOLDFAST = [sys.executable, "-m", "holdfast"]
 SIZES = ("64k", "512k", "1500k", "3m")
-WAYS = ("before", "while", "death", "raise")
-"""When the disk fills up: before the run, while the training goes on, and then it goes on, is killed, or raises."""
+SCENARIOS = ("before", "while", "death", "raise")
+"""When the disk fills up: before the run, or during the training, which then continues, is killed or raises."""
 PAGES = (1, 2, 3, 4, 5, 6, 8, 12, 20)
-"""Room for so many pages is left before the run: each file that it begins with is the one that does not fit."""
+"""Free pages before the run. With different numbers, different files at the start of a run do not fit."""
 PAGE = 4096
-NO_RIGHT = "not run: no right to mount"
+NO_PERMISSION = "not run: no permission to mount"
 
 
 @dataclass
@@ -38,7 +38,7 @@ class DiskRun:
     broken: list[str] = field(default_factory=list)
 
 
-def mounted(disk: Path, size: str) -> bool:
+def mount(disk: Path, size: str) -> bool:
     disk.mkdir(parents=True)
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)], capture_output=True, check=False
@@ -50,22 +50,22 @@ def unmount(disk: Path) -> None:
     subprocess.run(["umount", "-l", str(disk)], capture_output=True, check=False)
 
 
-def tried(size: str, how: str, folder: Path) -> DiskRun | None:
-    """None where nothing may be mounted."""
+def run_case(size: str, how: str, folder: Path) -> DiskRun | None:
+    """Run one case. Return None without the permission to mount."""
     disk, marks = folder / "disk", folder / "marks"
     try:
-        if not mounted(disk, size):
+        if not mount(disk, size):
             return None
     except FileNotFoundError:
         return None
     marks.mkdir()
     (marks / "how").write_text(how)
-    found = DiskRun(size, how)
+    result = DiskRun(size, how)
     env = {**os.environ, "MARKS": str(marks), "DISK": str(disk), "OMP_NUM_THREADS": "1"}
     try:
         if how.startswith("before"):
             _fill(disk, int(how.partition(" ")[2] or 0))
-        found.status, said = _run(
+        result.status, output = _run(
             [
                 *HOLDFAST,
                 "run",
@@ -80,23 +80,23 @@ def tried(size: str, how: str, folder: Path) -> DiskRun | None:
             disk,
             env,
         )
-        _judge(found, "run", found.status, said)
+        _judge(result, "run", result.status, output)
         if (marks / "started").exists() and not (marks / "done").exists():
-            if found.status == 0:
-                found.broken.append("it said that all went well, and the training has not come to its end")
+            if result.status == 0:
+                result.broken.append("it reported success, but the training has not finished")
             (disk / "filler").unlink(missing_ok=True)
-            found.resumed, said = _run([*HOLDFAST, "resume"], disk, env)
-            _judge(found, "resume", found.resumed, said)
+            result.resumed, output = _run([*HOLDFAST, "resume"], disk, env)
+            _judge(result, "resume", result.resumed, output)
             if not (marks / "done").exists():
-                found.broken.append(
-                    f"resume ended with {found.resumed} and the training has not come to its end: {said.strip()[-300:]}"
+                result.broken.append(
+                    f"resume exited with {result.resumed}, but the training has not finished: {output.strip()[-300:]}"
                 )
-        elif not (marks / "started").exists() and found.status == 0:
-            found.broken.append("it said that all went well, and the training was never started")
-        found.broken += [f"process {pid} is left over" for pid in kills.left_over(folder)]
+        elif not (marks / "started").exists() and result.status == 0:
+            result.broken.append("it reported success, but the training was never started")
+        result.broken += [f"process {pid} was left behind" for pid in kills.find_processes(folder)]
     finally:
         unmount(disk)
-    return found
+    return result
 
 
 def _fill(disk: Path, pages: int) -> None:
@@ -124,49 +124,51 @@ def _run(command: list[str], disk: Path, env: dict[str, str]) -> tuple[int, str]
     return done.returncode, done.stdout.decode(errors="replace")
 
 
-def _judge(found: DiskRun, name: str, status: int, said: str) -> None:
+def _judge(result: DiskRun, name: str, status: int, output: str) -> None:
     if status < 0:
-        found.broken.append(f"{name} did not end by itself ({status})")
-    elif status not in (0, 3, 4) and "holdfast: " not in said and "Traceback" not in said:
-        found.broken.append(f"{name} ended with {status} and no sentence: {said.strip()[-300:]}")
-    own = said.replace("programs/filling.py", "")
+        result.broken.append(f"{name} did not exit by itself ({status})")
+    elif status not in (0, 3, 4) and "holdfast: " not in output and "Traceback" not in output:
+        result.broken.append(f"{name} exited with {status} without an error message: {output.strip()[-300:]}")
+    own = output.replace("programs/filling.py", "")
     if "/holdfast/" in own and "Traceback (most recent call last)" in own:
-        found.broken.append(f"{name} printed a traceback: {mutations.printed_place(said)}")
+        result.broken.append(f"{name} printed a traceback: {mutations.find_printed_place(output)}")
 
 
 def run(
     *, sizes: tuple[str, ...] = SIZES, pages_free: tuple[int, ...] = PAGES, notify=lambda _: None
 ) -> list[DiskRun] | None:
-    found = []
+    results = []
     with tempfile.TemporaryDirectory(prefix="holdfast-disk-") as text:
-        cases = [(size, how) for size in sizes for how in WAYS] + [("256k", f"before {pages}") for pages in pages_free]
+        cases = [(size, how) for size in sizes for how in SCENARIOS] + [
+            ("256k", f"before {pages}") for pages in pages_free
+        ]
         for size, how in cases:
-            one = tried(size, how, Path(text).resolve() / f"{size}-{how.replace(' ', '-')}")
+            one = run_case(size, how, Path(text).resolve() / f"{size}-{how.replace(' ', '-')}")
             if one is None:
                 return None
             for line in one.broken:
                 notify(f"{size}, {how}: {line}")
-            found.append(one)
-    return found
+            results.append(one)
+    return results
 
 
 def part(notify: Any) -> dict[str, Any]:
     began = time.monotonic()
-    found = run(notify=notify)
-    if found is None:
-        return {"figures": {"not_run": NO_RIGHT}, "rows": [("a full disk", NO_RIGHT)], "broken": []}
-    resumed = [one for one in found if one.resumed is not None]
+    results = run(notify=notify)
+    if results is None:
+        return {"figures": {"not_run": NO_PERMISSION}, "rows": [("full disk", NO_PERMISSION)], "broken": []}
+    resumed = [one for one in results if one.resumed is not None]
     rows = [
         (
-            "a full disk",
-            f"{len(found)} runs: full before the run, almost full before it, filled by the training, which goes on, is killed or raises",
+            "full disk",
+            f"{len(results)} runs: full before the run, almost full before it, or filled by the training, which continues, is killed or raises",
         ),
-        ("a full disk: resumed once there was room", f"{sum(one.resumed == 0 for one in resumed)} of {len(resumed)}"),
-        ("a full disk: promises broken", str(sum(bool(one.broken) for one in found))),
-        ("a full disk: took", f"{time.monotonic() - began:.0f} s"),
+        ("full disk: resumed once there was space", f"{sum(one.resumed == 0 for one in resumed)} of {len(resumed)}"),
+        ("full disk: guarantees violated", str(sum(bool(one.broken) for one in results))),
+        ("full disk: duration", f"{time.monotonic() - began:.0f} s"),
     ]
     return {
-        "figures": {"tried": [asdict(one) for one in found]},
+        "figures": {"tried": [asdict(one) for one in results]},
         "rows": rows,
-        "broken": [f"{one.size}, {one.how}: {line}" for one in found for line in one.broken],
+        "broken": [f"{one.size}, {one.how}: {line}" for one in results for line in one.broken],
     }

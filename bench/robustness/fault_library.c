@@ -1,10 +1,10 @@
-/* Makes a chosen call of one process fail, for LD_PRELOAD. Only calls on files below a folder count.
+/* An LD_PRELOAD library that makes a chosen call of one process fail. Only calls on files below a folder count.
 
-   FAULT_FOLDER  the folder (and FAULT_ALSO, a prefix beside it)
-   FAULT_MARK    a file that the first process makes: only that process, no child of it, meets the fault
-   FAULT_LOG     where each call is noted, a line each: its name and its path
-   FAULT         "write 7 28 1": the 7th write fails with error 28, and so does each further one of the next 1 (0: all from then on);
-                 error -1: the call takes only half of the bytes. "any" in place of the name counts all calls. */
+   FAULT_FOLDER  the folder (and FAULT_ALSO, an additional path prefix)
+   FAULT_MARK    a file that the first process creates: only that process gets the fault, not its children
+   FAULT_LOG     a file for a log of the calls: one line per call, with its name and its path
+   FAULT         "write 7 28 1": 1 write fails with error 28, starting with the 7th (0: all writes from then on);
+                 error -1: the call writes only half of the bytes. "any" as the name counts all calls. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -45,7 +45,7 @@ static int below(const char *path) {
     return (folder[0] && strncmp(path, folder, strlen(folder)) == 0) || (also[0] && strncmp(path, also, strlen(also)) == 0);
 }
 
-/* 0: let it pass; otherwise the error, or -1 for half of the bytes. */
+/* Returns 0 to let the call pass, an error number, or -1 to write half of the bytes. */
 static long fault_for(const char *name, const char *path) {
     if (!owner || getpid() != owner || !path || !below(path)) return 0;
     if (log_handle >= 0) {

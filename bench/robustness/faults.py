@@ -1,7 +1,7 @@
-"""Faults of the disk: a chosen system call of the supervisor on the run folder fails, by a small C library (fault_library.c).
+"""Disk faults: a small C library (fault_library.c) makes a chosen system call of the supervisor on the run folder fail.
 
-First a run without a fault lists the calls; then each case lets one of them fail, once, a few times or from then on, with an
-error drawn from the seed. The run has to end with the right verdict or a sentence, and what it began has to be resumable.
+First, a run without a fault lists the calls. Then each case makes one of them fail, once, a few times or from then on, with an
+error drawn from the seed. The run must end with the right verdict or an error message, and a started run must be resumable.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import mutations
 
 HERE = Path(__file__).resolve().parent
 HOLDFAST = [sys.executable, "-m", "holdfast"]
-"""The first process is the supervisor itself: a script that starts it would take the fault."""
+"""The first process must be the supervisor: a script that starts it would get the fault instead."""
 LANES = 2
 SHORT = -1
 ERRORS = {
@@ -37,14 +37,14 @@ ERRORS = {
     "EDQUOT": errno.EDQUOT,
     "short": SHORT,
 }
-OF_CALL = {
+ERRORS_OF_CALL = {
     "write": ("ENOSPC", "EIO", "EINTR", "short", "EDQUOT"), "pwrite": ("ENOSPC", "EIO", "EINTR", "short"), "fsync": ("EIO", "ENOSPC", "EINTR"),
     "open": ("ENOSPC", "EMFILE", "EIO", "EINTR"), "rename": ("ENOSPC", "EIO"), "ftruncate": ("EIO", "ENOSPC"), "mmap": ("EIO", "EMFILE"),
     "mkdir": ("ENOSPC", "EIO"), "unlink": ("EIO",),
 }  # fmt: skip
 SECONDS = 60.0
 NOTHING_TO_RESUME = 2
-"""Exit status of `resume` where a run has come to its end."""
+"""Exit status of `resume` if the run has finished."""
 
 
 @dataclass
@@ -53,11 +53,11 @@ class Fault:
     number: int
     error: str
     times: int
-    """How many calls of this name fail from there on; 0: all."""
+    """The number of calls of this name that fail from there on; 0: all."""
     path: str = ""
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         how = "every further" if self.times == 0 else f"the next {self.times}" if self.times > 1 else "one"
         return f"{self.call} number {self.number} fails with {self.error}, {how} ({self.path})"
 
@@ -75,10 +75,10 @@ def compiler() -> str | None:
     return next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
 
 
-def not_possible() -> str | None:
-    """Why the faults cannot be injected here."""
+def why_not_possible() -> str | None:
+    """Return why faults cannot be injected on this machine, or None."""
     if not sys.platform.startswith("linux"):
-        return "not run: LD_PRELOAD is of Linux"
+        return "not run: LD_PRELOAD needs Linux"
     return None if compiler() else "not run: no C compiler"
 
 
@@ -117,21 +117,21 @@ def lay_out(folder: Path) -> None:
     (folder / "marks").mkdir()
 
 
-def calls_of(folder: Path, library: Path) -> list[tuple[str, str]]:
-    """(name, path) of every call on the run folder, in order, in a run without a fault."""
+def list_calls(folder: Path, library: Path) -> list[tuple[str, str]]:
+    """Return (name, path) of every call on the run folder, in order, in a run without a fault."""
     lay_out(folder)
-    done = _started(command(), folder, environment(folder, library, None, log=True))
+    done = _run_command(command(), folder, environment(folder, library, None, log=True))
     if done[0] != 0:
-        raise RuntimeError(f"a run without a fault ended with {done[0]}: {done[1]}")
+        raise RuntimeError(f"a run without a fault exited with {done[0]}: {done[1]}")
     lines = (folder / "calls").read_text(errors="replace").splitlines()
     return [(name, path) for name, _, path in (line.partition(" ") for line in lines)]
 
 
-def drawn(calls: list[tuple[str, str]], count: int, seed: int) -> list[Fault]:
-    """Every kind of call and error comes about equally often; which of its calls fails is drawn."""
+def draw_faults(calls: list[tuple[str, str]], count: int, seed: int) -> list[Fault]:
+    """Draw faults. Each pair of call and error is about equally frequent; which call of that name fails is random."""
     chance = random.Random(f"faults/{seed}")
-    kinds = sorted({name for name, _ in calls} & set(OF_CALL))
-    pairs = [(name, error) for name in kinds for error in OF_CALL[name]]
+    kinds = sorted({name for name, _ in calls} & set(ERRORS_OF_CALL))
+    pairs = [(name, error) for name in kinds for error in ERRORS_OF_CALL[name]]
     faults = []
     for number in range(count):
         name, error = pairs[number % len(pairs)]
@@ -142,10 +142,12 @@ def drawn(calls: list[tuple[str, str]], count: int, seed: int) -> list[Fault]:
     return faults
 
 
-def _started(words: list[str], folder: Path, env: dict[str, str], seconds: float = SECONDS) -> tuple[int | None, str]:
-    """Its exit status, None where it did not end, and all it printed."""
+def _run_command(
+    command: list[str], folder: Path, env: dict[str, str], seconds: float = SECONDS
+) -> tuple[int | None, str]:
+    """Run a command. Return its exit status (None after a timeout) and its output."""
     process = subprocess.Popen(
-        words,
+        command,
         cwd=folder / "work",
         env=env,
         stdin=subprocess.DEVNULL,
@@ -154,94 +156,94 @@ def _started(words: list[str], folder: Path, env: dict[str, str], seconds: float
         start_new_session=True,
     )
     try:
-        said = process.communicate(timeout=seconds)[0]
-        return process.returncode, said.decode(errors="replace")
+        output = process.communicate(timeout=seconds)[0]
+        return process.returncode, output.decode(errors="replace")
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         return None, process.communicate()[0].decode(errors="replace")
 
 
-def tried(fault: Fault, folder: Path, library: Path) -> FaultRun:
+def run_case(fault: Fault, folder: Path, library: Path) -> FaultRun:
     lay_out(folder)
-    found = FaultRun(fault)
-    found.status, found.said = _started(command(), folder, environment(folder, library, fault))
-    _judge(found, "run", found.status, found.said)
+    result = FaultRun(fault)
+    result.status, result.said = _run_command(command(), folder, environment(folder, library, fault))
+    _judge(result, "run", result.status, result.said)
     marks = folder / "marks"
     if (marks / "started").exists():
-        if found.status == 0 and not (marks / "done").exists():
-            found.broken.append("it said that all went well, and the training has not come to its end")
-        if found.status != 0 or not (marks / "done").exists():
-            found.resumed, said = _started([*HOLDFAST, "resume"], folder, environment(folder, None, None))
-            _judge(found, "resume", found.resumed, said)
-            over = found.resumed == NOTHING_TO_RESUME and (marks / "done").exists()
-            if not (marks / "done").exists() or not (over or found.resumed == 0):
-                ended = "has" if (marks / "done").exists() else "has not"
-                found.broken.append(
-                    f"resume ended with {found.resumed}, the training {ended} come to its end: {_short(said)}"
+        if result.status == 0 and not (marks / "done").exists():
+            result.broken.append("it reported success, but the training has not finished")
+        if result.status != 0 or not (marks / "done").exists():
+            result.resumed, output = _run_command([*HOLDFAST, "resume"], folder, environment(folder, None, None))
+            _judge(result, "resume", result.resumed, output)
+            over = result.resumed == NOTHING_TO_RESUME and (marks / "done").exists()
+            if not (marks / "done").exists() or not (over or result.resumed == 0):
+                finished = "has" if (marks / "done").exists() else "has not"
+                result.broken.append(
+                    f"resume exited with {result.resumed}, the training {finished} finished: {_short(output)}"
                 )
-        status, said = _started([*HOLDFAST, "status"], folder, environment(folder, None, None))
-        _judge(found, "status", status, said)
-    elif found.status == 0:
-        found.broken.append("it said that all went well, and the training was never started")
-    found.broken += [f"process {pid} is left over" for pid in kills.left_over(folder)]
-    return found
+        status, output = _run_command([*HOLDFAST, "status"], folder, environment(folder, None, None))
+        _judge(result, "status", status, output)
+    elif result.status == 0:
+        result.broken.append("it reported success, but the training was never started")
+    result.broken += [f"process {pid} was left behind" for pid in kills.find_processes(folder)]
+    return result
 
 
-def _judge(found: FaultRun, name: str, status: int | None, said: str) -> None:
+def _judge(result: FaultRun, name: str, status: int | None, output: str) -> None:
     if status is None:
-        found.broken.append(f"{name} did not end within {SECONDS:.0f} s")
+        result.broken.append(f"{name} did not exit within {SECONDS:.0f} s")
     elif status < 0:
-        found.broken.append(f"{name} was ended by signal {-status}")
-    elif status not in (0, 3, 4) and "holdfast: " not in said and "Traceback" not in said:
-        found.broken.append(f"{name} ended with {status} and no sentence: {_short(said)}")
-    if "Traceback (most recent call last)" in said:
-        found.broken.append(f"{name} printed a traceback: {mutations.printed_place(said)}")
+        result.broken.append(f"{name} was killed by signal {-status}")
+    elif status not in (0, 3, 4) and "holdfast: " not in output and "Traceback" not in output:
+        result.broken.append(f"{name} exited with {status} without an error message: {_short(output)}")
+    if "Traceback (most recent call last)" in output:
+        result.broken.append(f"{name} printed a traceback: {mutations.find_printed_place(output)}")
 
 
-def _short(said: str) -> str:
-    return " / ".join(line.strip() for line in said.strip().splitlines()[-3:])[:400]
+def _short(output: str) -> str:
+    return " / ".join(line.strip() for line in output.strip().splitlines()[-3:])[:400]
 
 
 def run(count: int, seed: int, *, lanes: int = LANES, notify=lambda _: None) -> tuple[list[FaultRun], dict[str, int]]:
-    """What came of each, and how many calls of each name an unharmed run makes."""
+    """Return the result of each case, and the number of calls of each name in a run without a fault."""
     with tempfile.TemporaryDirectory(prefix="holdfast-faults-") as text:
         scratch = Path(text).resolve()
         library = build(scratch)
-        calls = calls_of(scratch / "calls", library)
-        faults = drawn(calls, count, seed)
+        calls = list_calls(scratch / "calls", library)
+        faults = draw_faults(calls, count, seed)
 
-        def one(number: int) -> FaultRun:
+        def run_number(number: int) -> FaultRun:
             folder = scratch / f"fault-{number}"
-            found = tried(faults[number], folder, library)
-            for line in found.broken:
-                notify(f"{found.fault.words}: {line}")
-            if not found.broken:
+            result = run_case(faults[number], folder, library)
+            for line in result.broken:
+                notify(f"{result.fault.description}: {line}")
+            if not result.broken:
                 shutil.rmtree(folder, ignore_errors=True)
-            return found
+            return result
 
         with ThreadPoolExecutor(lanes) as pool:
-            return list(pool.map(one, range(count))), dict(Counter(name for name, _ in calls))
+            return list(pool.map(run_number, range(count))), dict(Counter(name for name, _ in calls))
 
 
 def part(count: int, seed: int, notify: Any) -> dict[str, Any]:
-    why = not_possible()
+    why = why_not_possible()
     if why:
-        return {"figures": {"not_run": why}, "rows": [("faults of the disk", why)], "broken": []}
+        return {"figures": {"not_run": why}, "rows": [("disk faults", why)], "broken": []}
     began = time.monotonic()
-    found, calls = run(count, seed, notify=notify)
-    by_call = Counter(one.fault.call for one in found)
-    by_error = Counter(one.fault.error for one in found)
-    statuses = Counter(str(one.status) for one in found)
+    result, calls = run(count, seed, notify=notify)
+    by_call = Counter(one.fault.call for one in result)
+    by_error = Counter(one.fault.error for one in result)
+    statuses = Counter(str(one.status) for one in result)
     rows = [
-        ("faults of the disk", f"{len(found)}: {', '.join(f'{count} of {name}' for name, count in by_call.items())}"),
-        ("faults: errors", ", ".join(f"{name}: {count}" for name, count in by_error.items())),
-        ("faults: exit statuses", ", ".join(f"{status}: {count}" for status, count in sorted(statuses.items()))),
+        ("disk faults", f"{len(result)}: {', '.join(f'{count} of {name}' for name, count in by_call.items())}"),
+        ("disk faults: errors", ", ".join(f"{name}: {count}" for name, count in by_error.items())),
+        ("disk faults: exit statuses", ", ".join(f"{status}: {count}" for status, count in sorted(statuses.items()))),
         (
-            "faults: resumed afterwards",
-            f"{sum(one.resumed == 0 for one in found)} of {sum(one.resumed is not None for one in found)}",
+            "disk faults: resumed afterwards",
+            f"{sum(one.resumed == 0 for one in result)} of {sum(one.resumed is not None for one in result)}",
         ),
-        ("faults: promises broken", str(sum(bool(one.broken) for one in found))),
-        ("faults: took", f"{(time.monotonic() - began) / 60:.0f} min"),
+        ("disk faults: guarantees violated", str(sum(bool(one.broken) for one in result))),
+        ("disk faults: duration", f"{(time.monotonic() - began) / 60:.0f} min"),
     ]
-    broken = [f"{one.fault.words}: {line}" for one in found for line in one.broken]
-    return {"figures": {"tried": [asdict(one) for one in found], "calls": calls}, "rows": rows, "broken": broken}
+    broken = [f"{one.fault.description}: {line}" for one in result for line in one.broken]
+    return {"figures": {"tried": [asdict(one) for one in result], "calls": calls}, "rows": rows, "broken": broken}

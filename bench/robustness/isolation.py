@@ -1,7 +1,7 @@
-"""One case in a process of its own: the real command line in a fork, with little memory, a clock, and an audit hook that listens.
+"""Isolation of one case: the real command line in a forked process, with a memory limit, a timeout and an audit hook.
 
-The fork is made from a process that has imported everything already, so that a case takes milliseconds. What the hook hears and how
-the command ended comes back through a pipe; what it printed lies in two files.
+The parent has already imported everything, so that a case takes milliseconds. A pipe returns the violations that the hook
+observed and how the command exited. The output is in two files.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MEMORY_BYTES = 500 << 20
-"""Beside what the interpreter has mapped before the case begins."""
+"""In addition to what the interpreter has mapped before the case starts."""
 LIMIT_S = 5.0
-AGAIN_S = 20.0
-"""A case that took too long is tried once more, for so long: the machine may have been busy with something else."""
+RETRY_S = 20.0
+"""Time limit for a second try of a case that took too long: the machine may have been busy."""
 FILE_BYTES = 64 << 20
 """No case may write a larger file."""
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -47,9 +47,9 @@ NETWORK_EVENTS = {"socket.connect", "socket.getaddrinfo", "socket.sendto", "urll
 class Outcome:
     status: int | None = None
     error: str = ""
-    """The type of an exception that nobody caught."""
+    """The type of an uncaught exception."""
     place: str = ""
-    """The last line of Holdfast's own in its trace, or where it hung."""
+    """The last line of Holdfast's code in the traceback, or where it hung."""
     trace: str = ""
     violations: list[str] = field(default_factory=list)
     peak_mb: int = 0
@@ -58,8 +58,8 @@ class Outcome:
     killed_by: int | None = None
 
 
-class Listener:
-    """The audit hook: what a case does that it must not."""
+class AuditHook:
+    """An audit hook that records forbidden actions of a case."""
 
     def __init__(self, place: Path, outside: Path, *, may_start_programs: bool, may_unpickle: bool) -> None:
         self.violations: list[str] = []
@@ -77,49 +77,49 @@ class Listener:
     def __call__(self, event: str, given: tuple[Any, ...]) -> None:
         if not self.on or self._busy or os.getpid() != self._me:
             return
-        self._busy = True  # what the hook itself does is not heard
+        self._busy = True  # ignore the hook's own actions
         try:
-            self._hear(event, given)
+            self._check(event, given)
         except PermissionError:
-            raise  # what would harm somebody else is not done, only noted
-        except Exception:  # noqa: BLE001 - a hook that raises would change what is watched
+            raise  # prevents an action that would affect an unrelated process
+        except Exception:  # noqa: BLE001 - a hook that raises would change the behavior of the case
             pass
         finally:
             self._busy = False
 
-    def _hear(self, event: str, given: tuple[Any, ...]) -> None:
+    def _check(self, event: str, given: tuple[Any, ...]) -> None:
         if event == "open":
-            self._hear_open(*given)
+            self._check_open(*given)
         elif event in ("exec", "import"):
             name = getattr(given[0], "co_filename", "") if event == "exec" else given[1]
             if isinstance(name, str) and name.startswith((self._inside, self._outside)):
                 self._note(f"{'runs code of' if event == 'exec' else 'imports'} {name}")
         elif event in PATH_EVENTS:
-            self._hear_paths(event, given[:2])
+            self._check_paths(event, given[:2])
         elif event in ("os.kill", "os.killpg"):
             if given[1] != 0 and not self._is_own(given[0]):
-                self._note(f"{event} of a stranger with signal {given[1]}")
-                raise PermissionError(errno.EPERM, "the bench lets nobody else be signalled")
+                self._note(f"{event} of an unrelated process with signal {given[1]}")
+                raise PermissionError(errno.EPERM, "the bench does not allow signals to unrelated processes")
         elif event in self._forbidden:
             self._note(f"{'unpickles' if event == 'pickle.find_class' else event} {str(given[:2])[:200]}")
 
-    def _hear_open(self, path: Any, _mode: Any, flags: int) -> None:
+    def _check_open(self, path: Any, _mode: Any, flags: int) -> None:
         if isinstance(path, (str, bytes)) and flags & WRITES and not self._is_inside(path):
             self._note(f"writes {os.fsdecode(path)!r}")
 
-    def _hear_paths(self, event: str, paths: tuple[Any, ...]) -> None:
+    def _check_paths(self, event: str, paths: tuple[Any, ...]) -> None:
         for path in paths if event != "os.symlink" else paths[1:]:
             if isinstance(path, (str, bytes, os.PathLike)) and not self._is_inside(path, follow=False):
                 self._note(f"{event} {os.fsdecode(path)!r}")
 
     def _is_inside(self, path: Any, *, follow: bool = True) -> bool:
-        """Whether a file there lies in the folder of the case; a link itself lies where its folder does."""
+        """Return whether a file is inside the folder of the case. Without `follow`, the location of a link itself counts."""
         place = Path(os.fsdecode(path))
         text = os.path.realpath(place) if follow else f"{os.path.realpath(place.parent)}/{place.name}"
         return (text + "/").startswith(self._inside) or text.startswith(HARMLESS)
 
     def _is_own(self, pid: int) -> bool:
-        """Whether it came from this case; one that is gone already cannot be harmed. No pid below 2 is: these mean whole groups, or everybody."""
+        """Return whether a process belongs to this case or is gone. A pid below 2 means a group, or every process."""
         if pid < 2:
             return False
         with contextlib.suppress(psutil.Error):
@@ -127,22 +127,22 @@ class Listener:
             return pid == self._me or any(parent.pid == self._me for parent in process.parents())
         return True
 
-    def _note(self, what: str) -> None:
+    def _note(self, violation: str) -> None:
         if len(self.violations) < 20:
-            self.violations.append(what)
+            self.violations.append(violation)
 
 
 def run_isolated(
     work: Callable[[], None], *, folder: Path, place: Path, outside: Path, stdin: Path | None = None, programs: bool, unpickle: bool, limit_s: float = LIMIT_S,
 ) -> Outcome:  # fmt: skip
-    """Do it in a fork inside `folder`; nothing outside of `place` may be written, and nothing in `outside` be touched."""
+    """Run `work` in a forked process in `folder`. It must not write outside `place`, and must not touch `outside`."""
     reader, writer = os.pipe()
     began = time.monotonic()
     pid = os.fork()
     if not pid:
         os.close(reader)
         try:
-            _in_the_fork(work, folder, place, outside, stdin, programs, unpickle, limit_s, writer)
+            _run_in_fork(work, folder, place, outside, stdin, programs, unpickle, limit_s, writer)
         finally:
             os._exit(77)
     os.close(writer)
@@ -151,15 +151,15 @@ def run_isolated(
     outcome.seconds = time.monotonic() - began
     if status is None:
         outcome.hung = True
-        outcome.place = _place_of_a_hang(place / "hang.txt")
-        _end(pid)
+        outcome.place = _find_hang(place / "hang.txt")
+        _kill_all(pid)
     elif os.WIFSIGNALED(status):
         outcome.killed_by = os.WTERMSIG(status)
     else:
         outcome.status = os.WEXITSTATUS(status)
-    with os.fdopen(reader, "rb") as said:
-        os.set_blocking(said.fileno(), False)
-        text = said.read() or b""
+    with os.fdopen(reader, "rb") as pipe:
+        os.set_blocking(pipe.fileno(), False)
+        text = pipe.read() or b""
     if text:
         for name, value in json.loads(text).items():
             setattr(outcome, name, value)
@@ -181,8 +181,8 @@ def _wait(pid: int, seconds: float) -> int | None:
         time.sleep(0.01)
 
 
-def _end(pid: int) -> None:
-    """The case and all that it started."""
+def _kill_all(pid: int) -> None:
+    """Kill the case and all processes that it started."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
         for one in [*process.children(recursive=True), process]:
@@ -191,7 +191,7 @@ def _end(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
-def _in_the_fork(
+def _run_in_fork(
     work: Callable[[], None], folder: Path, place: Path, outside: Path, stdin: Path | None, programs: bool, unpickle: bool, limit_s: float, writer: int
 ) -> None:  # fmt: skip
     os.setsid()
@@ -211,22 +211,22 @@ def _in_the_fork(
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    listener = Listener(place, outside, may_start_programs=programs, may_unpickle=unpickle)
-    sys.addaudithook(listener)
+    hook = AuditHook(place, outside, may_start_programs=programs, may_unpickle=unpickle)
+    sys.addaudithook(hook)
     try:
         work()
     except SystemExit as error:
         outcome["status"] = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
-    except BaseException as error:  # noqa: BLE001 - this is what is looked for
-        listener.on = False
+    except BaseException as error:  # noqa: BLE001 - uncaught exceptions are what the bench looks for
+        hook.on = False
         outcome["status"] = 1
         outcome["error"] = type(error).__name__
-        outcome["place"] = place_of(error)
+        outcome["place"] = find_place(error)
         outcome["trace"] = "".join(
             traceback.format_exception(type(error), error, error.__traceback__, limit=-12, chain=False)
         )[-3000:]
-    listener.on = False
-    outcome["violations"] = listener.violations
+    hook.on = False
+    outcome["violations"] = hook.violations
     outcome["peak_mb"] = peak_bytes() >> 20
     with contextlib.suppress(Exception):
         sys.stdout.flush()
@@ -240,11 +240,11 @@ def limit_memory() -> None:
         mapped = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
     with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak
 
 
 def peak_bytes() -> int:
-    """Of this process since `limit_memory`, or of what it started, whichever is more."""
+    """Return the peak memory of this process since `limit_memory`, or of its children, whichever is larger."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/self/status").read_text().splitlines()
@@ -253,7 +253,7 @@ def peak_bytes() -> int:
     return max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10, children)
 
 
-def place_of(error: BaseException) -> str:
+def find_place(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "/holdfast/" in frame.filename.replace("holdfast_probe", "holdfast/")]
     frame = own[-1] if own else frames[-1] if frames else None
@@ -262,7 +262,7 @@ def place_of(error: BaseException) -> str:
     return f"{frame.filename.rpartition('/holdfast/')[2] or frame.filename}:{frame.lineno} {frame.name}"
 
 
-def _place_of_a_hang(path: Path) -> str:
+def _find_hang(path: Path) -> str:
     with contextlib.suppress(OSError):
         lines = [line.strip() for line in path.read_text().splitlines() if "/holdfast/" in line]
         if lines:

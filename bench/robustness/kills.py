@@ -1,7 +1,7 @@
-"""A storm of kills: the supervisor, the training, or both with all that they started, at named steps of real trainings.
+"""Repeated kills of the supervisor, of the training, or of the whole process family, at chosen steps of real trainings.
 
-Each run takes many kills. The training itself sends each signal (programs/storm.py), so that a seed gives the same storm again. After
-each death of the supervisor comes `holdfast resume`; the run must end with the weights of an unharmed one, bit for bit.
+Each run takes many kills. The training itself sends each signal (programs/storm.py), so that a seed repeats the same kills. After
+each kill of the supervisor the bench runs `holdfast resume`. The run must end with the weights of an uninterrupted run, bit for bit.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 TARGETS = ("training", "supervisor", "family")
+TARGET_NAMES = {"family": "process family"}
 LANES = 2
 ATTEMPTS = 10_000
 MEMORY = Path("/dev/shm")
@@ -41,7 +42,7 @@ class Training:
     data: bool = False
     kills_a_run: int = 24
     share: float = 0.0
-    """Of all kills."""
+    """Fraction of all kills."""
 
 
 TRAININGS = (
@@ -67,8 +68,8 @@ TRAININGS = (
 
 
 @dataclass
-class Storm:
-    """One run and what came of it."""
+class KillRun:
+    """The result of one run."""
 
     training: str
     planned: list[tuple[int, str]]
@@ -81,24 +82,24 @@ class Storm:
     broken: list[str] = field(default_factory=list)
 
 
-def storms_for(
+def plan_runs(
     count: int, seed: int, trainings: tuple[Training, ...] = TRAININGS
 ) -> list[tuple[Training, list[tuple[int, str]]]]:
-    """The same for the same seed. Kinds of kills come equally often."""
+    """Plan the kills of each run. The same seed gives the same plan, and each kind of kill is equally frequent."""
     chance = random.Random(f"kills/{seed}")
     shares = [round(count * training.share) for training in trainings[1:]]
     planned = []
     for training, total in zip(trainings, [count - sum(shares), *shares], strict=True):
         left = total
         while left > 0:
-            many = min(left, training.kills_a_run)
+            number_of_kills = min(left, training.kills_a_run)
             steps = sorted(
-                chance.sample(range(2, training.steps - training.steps // 10), many)
-            )  # none so late that it could end before
-            kinds = [TARGETS[number % 3] for number in range(many)]
+                chance.sample(range(2, training.steps - training.steps // 10), number_of_kills)
+            )  # no kill so late that the training could finish before it
+            kinds = [TARGETS[number % 3] for number in range(number_of_kills)]
             chance.shuffle(kinds)
             planned.append((training, list(zip(steps, kinds, strict=True))))
-            left -= many
+            left -= number_of_kills
     return planned
 
 
@@ -117,15 +118,15 @@ def environment(folder: Path, training: Training, kills: list[tuple[int, str]]) 
     }  # fmt: skip
 
 
-def unharmed(training: Training, folder: Path) -> str:
-    """The weights that it comes to without Holdfast and without kills."""
+def run_uninterrupted(training: Training, folder: Path) -> str:
+    """Return the hash of the final weights without Holdfast and without kills."""
     folder.mkdir(parents=True)
     _run([sys.executable, str(HERE / "programs" / training.program)], folder, environment(folder, training, []))
     return (folder / "weights").read_text()
 
 
 def _run(command: list[str], folder: Path, env: dict[str, str]) -> tuple[int, int]:
-    """Its exit status, and its pid."""
+    """Run a command. Return its exit status and its pid."""
     with (folder / "output.txt").open("ab") as output:
         process = subprocess.Popen(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         try:
@@ -135,75 +136,77 @@ def _run(command: list[str], folder: Path, env: dict[str, str]) -> tuple[int, in
             return process.wait(), process.pid
 
 
-def weather(training: Training, kills: list[tuple[int, str]], folder: Path, expected: str) -> Storm:
-    """One run through its kills."""
+def run_with_kills(training: Training, kills: list[tuple[int, str]], folder: Path, expected: str) -> KillRun:
+    """Run a training with its kills and check the result."""
     folder.mkdir(parents=True)
     began, began_at = time.monotonic(), time.time()
-    storm = Storm(training.name, kills)
+    result = KillRun(training.name, kills)
     env = environment(folder, training, kills)
     options = ["--dir", "run", "--max-attempts", str(ATTEMPTS), "--backoff", "0", *training.options]
     status, pid = _run(
         [str(HOLDFAST), "run", *options, "--", sys.executable, str(HERE / "programs" / training.program)], folder, env
     )
     supervisors = [pid]
-    while status == -signal.SIGKILL and storm.resumes <= len(kills):
-        storm.resumes += 1
+    while status == -signal.SIGKILL and result.resumes <= len(kills):
+        result.resumes += 1
         status, pid = _run([str(HOLDFAST), "resume", "run", "--max-attempts", str(ATTEMPTS)], folder, env)
         supervisors.append(pid)
     killed = (folder / "killed").read_text().splitlines() if (folder / "killed").exists() else []
-    storm.kills = {kind: sum(line.startswith(kind) for line in killed) for kind in TARGETS}
-    storm.seconds = time.monotonic() - began
-    _judge(storm, folder, status, expected)
-    storm.broken += [f"{path} is left over" for path in left_in_memory(supervisors, began_at)]
-    return storm
+    result.kills = {kind: sum(line.startswith(kind) for line in killed) for kind in TARGETS}
+    result.seconds = time.monotonic() - began
+    _judge(result, folder, status, expected)
+    result.broken += [f"{path} was left behind" for path in find_shared_memory(supervisors, began_at)]
+    return result
 
 
-def _judge(storm: Storm, folder: Path, status: int, expected: str) -> None:
+def _judge(result: KillRun, folder: Path, status: int, expected: str) -> None:
     if status != 0:
-        storm.broken.append(f"it ended with {status}: {_last(folder / 'output.txt')}")
-    if sum(storm.kills.values()) != len(storm.planned):
-        storm.broken.append(f"{sum(storm.kills.values())} of {len(storm.planned)} kills happened")
-    if storm.resumes != storm.kills["supervisor"] + storm.kills["family"]:
-        storm.broken.append(f"{storm.resumes} resumes for {storm.kills} kills")
+        result.broken.append(f"the run exited with {status}: {_last_lines(folder / 'output.txt')}")
+    if sum(result.kills.values()) != len(result.planned):
+        result.broken.append(f"{sum(result.kills.values())} of {len(result.planned)} kills happened")
+    if result.resumes != result.kills["supervisor"] + result.kills["family"]:
+        result.broken.append(f"{result.resumes} resumes for {result.kills} kills")
     weights = (folder / "weights").read_text() if (folder / "weights").exists() else None
-    storm.identical = weights == expected
-    if not storm.identical:
-        storm.broken.append("its weights are not those of an unharmed run" if weights else "it came to no weights")
+    result.identical = weights == expected
+    if not result.identical:
+        result.broken.append(
+            "the weights differ from those of an uninterrupted run" if weights else "the run has no final weights"
+        )
     if "Traceback (most recent call last)" in (folder / "output.txt").read_text(errors="replace"):
-        storm.broken.append("a traceback was printed")
-    storm.broken += _torn_lines(storm, folder / "run")
-    storm.broken += [f"process {process} is left over" for process in left_over(folder)]
+        result.broken.append("a traceback was printed")
+    result.broken += _find_incomplete_lines(result, folder / "run")
+    result.broken += [f"process {process} was left behind" for process in find_processes(folder)]
 
 
-def _torn_lines(storm: Storm, run: Path) -> list[str]:
-    """Of the journal every line is whole; of what a killed training wrote itself, all but the last."""
+def _find_incomplete_lines(result: KillRun, run: Path) -> list[str]:
+    """Every line of the journal must be complete; in files that a killed training wrote, every line except the last."""
     broken = []
     for path in [run / "journal.jsonl", *run.glob("attempts/*/*.jsonl")]:
         lines = path.read_bytes().split(b"\n")
         if path.name == "journal.jsonl":
-            storm.attempts = sum(b'"attempt-started"' in line for line in lines)
+            result.attempts = sum(b'"attempt-started"' in line for line in lines)
         if lines[-1:] == [b""] or path.name != "journal.jsonl":
             lines.pop()
         for line in lines:
-            storm.lines += 1
+            result.lines += 1
             try:
                 whole = isinstance(json.loads(line), dict)
             except ValueError:
                 whole = False
             if not whole:
-                broken.append(f"{path.relative_to(run)} has a torn line: {line[:80]!r}")
+                broken.append(f"{path.relative_to(run)} has an incomplete line: {line[:80]!r}")
     return broken
 
 
-def left_over(folder: Path, seconds: float = 5.0) -> list[int]:
-    """Processes that still live and have this folder in their environment or among their arguments."""
+def find_processes(folder: Path, seconds: float = 5.0) -> list[int]:
+    """Return pids of running processes with this folder in their environment or arguments. Wait up to `seconds` for them."""
     deadline = time.monotonic() + seconds
-    while (found := marked_by(str(folder))) and time.monotonic() < deadline:
+    while (found := find_marked(str(folder))) and time.monotonic() < deadline:
         time.sleep(0.1)
     return [process.pid for process in found]
 
 
-def marked_by(mark: str) -> list[psutil.Process]:
+def find_marked(mark: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -214,20 +217,20 @@ def marked_by(mark: str) -> list[psutil.Process]:
     return found
 
 
-def left_in_memory(supervisors: list[int], began_at: float) -> list[Path]:
-    """Files of these supervisors. An older file of another process that had the same pid is not theirs."""
+def find_shared_memory(supervisors: list[int], began_at: float) -> list[Path]:
+    """Return files of these supervisors. An older file belongs to another process that had the same pid."""
     names = tuple(f"holdfast-{pid}-" for pid in supervisors)
     found = MEMORY.glob("holdfast-*") if MEMORY.is_dir() else []
     return [path for path in found if path.name.startswith(names) and path.stat().st_mtime >= began_at]
 
 
-def _last(path: Path) -> str:
+def _last_lines(path: Path) -> str:
     lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
     return " / ".join(lines[-3:])[:400]
 
 
 def make_data(folder: Path) -> None:
-    """Squares on grey, for YOLO."""
+    """Create images of squares on grey, for YOLO."""
     from PIL import Image, ImageDraw
 
     chance = random.Random(0)
@@ -247,25 +250,25 @@ def make_data(folder: Path) -> None:
 
 def run(
     count: int, seed: int, *, trainings: tuple[Training, ...] = TRAININGS, lanes: int = LANES, notify=lambda _: None
-) -> list[Storm]:
+) -> list[KillRun]:
     with tempfile.TemporaryDirectory(prefix="holdfast-kills-") as text:
         scratch = Path(text).resolve()
         if any(training.data for training in trainings):
             make_data(scratch / "data")
         expected: dict[str, str] = {}
         for number, training in enumerate(trainings):
-            expected[training.name] = unharmed(training, scratch / f"unharmed-{number}")
-        planned = storms_for(count, seed, trainings)
+            expected[training.name] = run_uninterrupted(training, scratch / f"uninterrupted-{number}")
+        planned = plan_runs(count, seed, trainings)
 
-        def one(number: int) -> Storm:
+        def one(number: int) -> KillRun:
             training, kills = planned[number]
-            storm = weather(training, kills, scratch / f"run-{number}", expected[training.name])
+            result = run_with_kills(training, kills, scratch / f"run-{number}", expected[training.name])
             notify(
-                f"{storm.training}: {sum(storm.kills.values())} kills, {storm.attempts} attempts, {storm.resumes} resumes, identical {storm.identical}, {storm.seconds:.0f} s {storm.broken or ''}"
+                f"{result.training}: {sum(result.kills.values())} kills, {result.attempts} attempts, {result.resumes} resumes, identical {result.identical}, {result.seconds:.0f} s {result.broken or ''}"
             )
-            return storm
+            return result
 
-        # The slowest first, so that the lanes end together.
+        # Start with the slowest, so that all lanes finish at about the same time.
         order = sorted(range(len(planned)), key=lambda number: -planned[number][0].data)
         with ThreadPoolExecutor(lanes) as pool:
             return list(pool.map(one, order))
@@ -273,29 +276,26 @@ def run(
 
 def part(count: int, seed: int, notify: Any) -> dict[str, Any]:
     began = time.monotonic()
-    storms = run(count, seed, notify=notify)
-    kinds = {kind: sum(storm.kills[kind] for storm in storms) for kind in TARGETS}
-    resumes = sum(storm.resumes for storm in storms)
-    names = list(dict.fromkeys(storm.training for storm in storms))
+    runs = run(count, seed, notify=notify)
+    kinds = {kind: sum(result.kills[kind] for result in runs) for kind in TARGETS}
+    resumes = sum(result.resumes for result in runs)
+    names = list(dict.fromkeys(result.training for result in runs))
     rows = [
         (
             "kills",
-            f"{sum(kinds.values())} in {len(storms)} runs: {', '.join(f'{count} of the {kind}' for kind, count in kinds.items())}",
+            f"{sum(kinds.values())} in {len(runs)} runs: {', '.join(f'{count} of the {TARGET_NAMES.get(kind, kind)}' for kind, count in kinds.items())}",
         ),
-        *(
-            (f"kills of {name}", str(sum(sum(s.kills.values()) for s in storms if s.training == name)))
-            for name in names
-        ),
-        ("kills: resumed by hand", f"{resumes} of {kinds['supervisor'] + kinds['family']}"),
-        ("kills: attempts", str(sum(storm.attempts for storm in storms))),
-        ("kills: ended bit-identical", f"{sum(storm.identical for storm in storms)} of {len(storms)} runs"),
-        ("kills: lines of the record, all whole", str(sum(storm.lines for storm in storms))),
-        ("kills: promises broken", str(sum(len(storm.broken) for storm in storms))),
-        ("kills: took", f"{(time.monotonic() - began) / 60:.0f} min"),
+        *((f"kills of {name}", str(sum(sum(s.kills.values()) for s in runs if s.training == name))) for name in names),
+        ("kills: resumed with `holdfast resume`", f"{resumes} of {kinds['supervisor'] + kinds['family']}"),
+        ("kills: attempts", str(sum(result.attempts for result in runs))),
+        ("kills: bit-identical at the end", f"{sum(result.identical for result in runs)} of {len(runs)} runs"),
+        ("kills: lines of the record, all complete", str(sum(result.lines for result in runs))),
+        ("kills: guarantees violated", str(sum(len(result.broken) for result in runs))),
+        ("kills: duration", f"{(time.monotonic() - began) / 60:.0f} min"),
     ]
-    broken = [f"{storm.training}: {line}" for storm in storms for line in storm.broken]
+    broken = [f"{result.training}: {line}" for result in runs for line in result.broken]
     return {
-        "figures": {"storms": [asdict(storm) for storm in storms], "kinds": kinds, "resumes": resumes},
+        "figures": {"storms": [asdict(result) for result in runs], "kinds": kinds, "resumes": resumes},
         "rows": rows,
         "broken": broken,
     }

@@ -1,6 +1,6 @@
-"""Spoiled inputs of every kind, read by the real command line: a sentence or a result, and nothing else. See README.md.
+"""Mutated inputs of every kind, read by the real command line, which must give a result or an error message. See README.md.
 
-Case number N of a seed is always the same: `run.py --only mutations --seed S --case N` repeats it and shows all of it.
+Case number N of a seed is always the same: `run.py --only mutations --seed S --case N` repeats it and prints all details.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ import mutators
 
 WORKERS = 2
 REAL_SHARE = 0.01
-"""Of the cases run as a program of their own, without fork and hook."""
+"""Fraction of the cases that run as a separate program, without fork and audit hook."""
 MAX_PEAK_MB = 500
 REAL_PROGRAM = "import sys; sys.path[:] = [p for p in sys.path if p]; from holdfast.__main__ import main; main()"
-"""As the installed script does it: the working folder is not among the places of modules."""
+"""Like the installed script, which does not import modules from the working directory."""
 VICTIM = b"nobody may change this\n"
 OTHER_USER = 54321
 SHARED_FILES = ("report.md", "report.html", "summary.json", "plan.toml", "journal.jsonl")
@@ -52,7 +52,7 @@ class Case:
     how: list[str]
     argv: list[str]
     content: bytes | None = None
-    """What stands in the target; None where something else stands in its place."""
+    """The content of the target; None if something else replaces the file."""
     place: str = ""
     from_stdin: bool = False
     real: bool = False
@@ -64,7 +64,7 @@ class Case:
 
 @dataclass
 class Found:
-    """A case that broke a promise."""
+    """A case that violated a guarantee."""
 
     number: int
     seed: int
@@ -102,8 +102,8 @@ class Result:
 # --- a case -----------------------------------------------------------------------------------------------------------
 
 
-def made_case(kinds: dict[str, corpus.Kind], seed: int, number: int) -> Case:
-    """The same for the same seed and number, whatever came before."""
+def make_case(kinds: dict[str, corpus.Kind], seed: int, number: int) -> Case:
+    """Make a case. The same seed and number always give the same case."""
     chance = random.Random(f"{seed}/{number}")
     kind = chance.choices(list(kinds.values()), [kind.weight for kind in kinds.values()])[0]
     if kind.reader == "secret":
@@ -114,14 +114,14 @@ def made_case(kinds: dict[str, corpus.Kind], seed: int, number: int) -> Case:
     if argv[-1] == "-":
         case.from_stdin = True
     elif kind.places and chance.random() < 0.08:
-        case.place = chance.choice([how for how in mutators.PLACE if how not in _passed_over(kind, argv)])
+        case.place = chance.choice([how for how in mutators.PLACE if how not in _excluded_places(kind, argv)])
         case.how = [case.place]
     if not case.place:
         case.content, case.how = mutators.mutate_inside(kind.files[target], target, chance, kind.mutators)
     of_a_run = target.startswith(corpus.RUN)
     case.stranger = of_a_run and chance.random() < 0.03
     case.other_owner = of_a_run and chance.random() < 0.03
-    # Without the hook nobody would keep a spoiled pid from being signalled: what signals is never run for real.
+    # Without the hook, a mutated pid could be signalled. Commands that send signals therefore never run as a separate program.
     signals = argv[0] in ("resume", "run")
     case.real = kind.reader == "command" and not (case.from_stdin or signals) and chance.random() < REAL_SHARE * 2
     case.argv = [target if word == "{target}" else word for word in argv]
@@ -130,8 +130,8 @@ def made_case(kinds: dict[str, corpus.Kind], seed: int, number: int) -> Case:
     return case
 
 
-def _passed_over(kind: corpus.Kind, argv: list[str]) -> tuple[str, ...]:
-    """Places that would be no fault of Holdfast's: a large checkpoint is copied, and whoever names a pipe wants it to be read."""
+def _excluded_places(kind: corpus.Kind, argv: list[str]) -> tuple[str, ...]:
+    """Return replacements to skip: Holdfast copies a large checkpoint and reads a named pipe on purpose."""
     if "checkpoint" in kind.name:
         return ("large",)
     return ("fifo", "link to /dev/zero", "link to /dev/tty") if "{target}" in argv else ()
@@ -176,8 +176,8 @@ def _secret_case(kind: corpus.Kind, seed: int, number: int, chance: random.Rando
     return case
 
 
-def lay_out(case: Case, kind: corpus.Kind, worker: Path, stranger: int) -> Path:
-    """The folder of the case, with everything in its place."""
+def lay_out(case: Case, kind: corpus.Kind, worker: Path, bystander: int) -> Path:
+    """Create the folder of the case with all of its files."""
     folder = worker / "case"
     _remove(folder)
     folder.mkdir(parents=True)
@@ -198,7 +198,7 @@ def lay_out(case: Case, kind: corpus.Kind, worker: Path, stranger: int) -> Path:
     if case.stranger:
         for path in [*(folder / corpus.RUN).rglob("*.jsonl"), folder / corpus.RUN / "lock"]:
             if path.is_file() and not path.is_symlink() and path.stat().st_size < 1 << 20:
-                path.write_bytes(re.sub(rb'("pid":|^)\d+', rb"\g<1>%d" % stranger, path.read_bytes()))
+                path.write_bytes(re.sub(rb'("pid":|^)\d+', rb"\g<1>%d" % bystander, path.read_bytes()))
     if case.other_owner and os.geteuid() == 0:
         for path in [folder / ".holdfast", *(folder / ".holdfast").rglob("*")]:
             os.chown(path, OTHER_USER, OTHER_USER, follow_symlinks=False)
@@ -214,8 +214,8 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def work_of(case: Case, folder: Path):
-    """What the fork does."""
+def make_work(case: Case, folder: Path):
+    """Return the function that the forked process runs."""
 
     def command() -> None:
         os.environ.update(case.environment)
@@ -250,42 +250,42 @@ def work_of(case: Case, folder: Path):
     return {"command": command, "checkpoint": checkpoint, "snapshot": snapshot, "image": image}[case.reader]
 
 
-# --- the judgement ----------------------------------------------------------------------------------------------------
+# --- checks of the result ----------------------------------------------------------------------------------------------------
 
 
 Broken = tuple[str, str, str]
-"""What, where, detail of a promise that was broken."""
+"""What, where and details of a violated guarantee."""
 
 
-def judged(
-    case: Case, outcome: isolation.Outcome, folder: Path, worker: Path, stranger: subprocess.Popen
+def judge(
+    case: Case, outcome: isolation.Outcome, folder: Path, worker: Path, bystander: subprocess.Popen
 ) -> list[Broken]:
     printed = b"".join((worker / name).read_bytes() for name in ("stdout", "stderr") if (worker / name).exists())
     text = printed.decode("utf-8", "replace")
     return [
-        *_ended_badly(case, outcome, text),
-        *(_violation(one) for one in outcome.violations),
-        *_control_characters(case, text),
-        *_left_behind(case, folder, worker, stranger),
-        *_leaked(case, folder),
+        *_find_bad_exit(case, outcome, text),
+        *(_classify_violation(one) for one in outcome.violations),
+        *_find_control_characters(case, text),
+        *_find_leftovers(case, folder, worker, bystander),
+        *_find_secrets(case, folder),
     ]
 
 
-def _ended_badly(case: Case, outcome: isolation.Outcome, text: str) -> list[Broken]:
+def _find_bad_exit(case: Case, outcome: isolation.Outcome, text: str) -> list[Broken]:
     found = []
     if outcome.hung:
         found.append(("hang", outcome.place, f"over {outcome.seconds:.0f} s"))
     if outcome.killed_by is not None:
-        found.append(("traceback", f"ended by signal {outcome.killed_by}", text[-500:]))
+        found.append(("traceback", f"killed by signal {outcome.killed_by}", text[-500:]))
     if outcome.error:
         what = "memory" if outcome.error == "MemoryError" else "traceback"
         found.append((what, f"{outcome.error} at {outcome.place}", outcome.trace))
     elif "Traceback (most recent call last)" in text and OWN_FRAME.search(
         text
-    ):  # a log that is shown may hold another's
-        found.append(("traceback", printed_place(text), text[-3000:]))
+    ):  # a log that is shown may contain the traceback of another program
+        found.append(("traceback", find_printed_place(text), text[-3000:]))
     elif outcome.status == 1 and "holdfast: " not in text and not text.lstrip().startswith("{"):
-        found.append(("silent", f"{case.argv[0]}: exit 1 without a sentence", text[-500:]))
+        found.append(("silent", f"{case.argv[0]}: exit 1 without an error message", text[-500:]))
     if outcome.peak_mb > MAX_PEAK_MB and not outcome.error:
         found.append(("memory", f"{case.kind}: {case.argv[0]}", f"{outcome.peak_mb} MB"))
     if OWN_FAULT in text:
@@ -293,17 +293,17 @@ def _ended_badly(case: Case, outcome: isolation.Outcome, text: str) -> list[Brok
     return found
 
 
-def _violation(heard: str) -> Broken:
-    if "stranger" in heard:
+def _classify_violation(violation: str) -> Broken:
+    if "unrelated process" in violation:
         what = "stranger"
-    elif heard.startswith(("runs code", "imports", "unpickles", *isolation.PROGRAM_EVENTS)):
+    elif violation.startswith(("runs code", "imports", "unpickles", *isolation.PROGRAM_EVENTS)):
         what = "code"
     else:
         what = "outside"
-    return what, re.sub(r"/[^' ]*/(?=case|outside)", "", heard)[:120], heard
+    return what, re.sub(r"/[^' ]*/(?=case|outside)", "", violation)[:120], violation
 
 
-def _control_characters(case: Case, text: str) -> list[Broken]:
+def _find_control_characters(case: Case, text: str) -> list[Broken]:
     bad = re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", text)
     if bad is None:
         return []
@@ -312,31 +312,31 @@ def _control_characters(case: Case, text: str) -> list[Broken]:
     return [("control character", f"{case.argv[0]}: {before}", repr(line[-300:]))]
 
 
-def _left_behind(case: Case, folder: Path, worker: Path, stranger: subprocess.Popen) -> list[Broken]:
-    """Marks of code that was run, files outside that were changed, processes that were ended."""
+def _find_leftovers(case: Case, folder: Path, worker: Path, bystander: subprocess.Popen) -> list[Broken]:
+    """Find marks of executed code, changed files outside the folder, and killed processes."""
     found = []
     canaries = [path for path in worker.rglob(corpus.CANARY) if not path.is_symlink()]
     for path in canaries:
         path.unlink()
-        found.append(("code", f"{case.reader} {case.argv[0]}: code of the input was run", str(path)))
+        found.append(("code", f"{case.reader} {case.argv[0]}: code of the input was executed", str(path)))
     outside = worker / "outside"
     names = [path.name for path in outside.iterdir()]
     if names != ["victim"] or (outside / "victim").read_bytes() != VICTIM:
-        found.append(("outside", f"{case.argv[0]}: a file outside of the folder was changed", str(names)))
+        found.append(("outside", f"{case.argv[0]}: a file outside the folder was changed", str(names)))
         shutil.rmtree(outside)
-    if stranger.poll() is not None:
-        found.append(("stranger", f"{case.argv[0]}: ended a stranger's process", ""))
+    if bystander.poll() is not None:
+        found.append(("stranger", f"{case.argv[0]}: killed an unrelated process", ""))
     unnamed = case.argv[0] == "resume" and corpus.RUN not in case.argv
     if case.other_owner and os.geteuid() == 0 and unnamed and (folder / "marker").exists():
-        found.append(("code", "resume: ran another user's command", ""))
+        found.append(("code", "resume: executed another user's command", ""))
     return found
 
 
-def _leaked(case: Case, folder: Path) -> list[Broken]:
+def _find_secrets(case: Case, folder: Path) -> list[Broken]:
     found = []
     for secret in case.secrets:
         spelled = {secret.encode(), json.dumps(secret)[1:-1].encode(), secret.replace("&", "&amp;").encode()}
-        # That an argument is the value of a variable is not known when the plan is written, and nobody shares that.
+        # When the plan is written it is not known that an argument is the value of a variable, and users do not share the plan.
         for name in SHARED_FILES if not case.environment else SHARED_FILES[:3]:
             path = folder / "run" / name
             content = path.read_bytes() if path.is_file() else b""
@@ -345,7 +345,7 @@ def _leaked(case: Case, folder: Path) -> list[Broken]:
     return found
 
 
-def printed_place(text: str) -> str:
+def find_printed_place(text: str) -> str:
     lines = OWN_FRAME.findall(text)
     last = [line for line in text.strip().splitlines() if re.match(r"[A-Za-z_.]+(Error|Exception|Interrupt)\b", line)]
     where = f"{lines[-1][0]}:{lines[-1][1]} {lines[-1][2]}" if lines else "?"
@@ -355,29 +355,29 @@ def printed_place(text: str) -> str:
 # --- workers ----------------------------------------------------------------------------------------------------------
 
 
-def serve(kinds_path: Path, worker: Path, seed: int, numbers: range, store: Path | None) -> None:
-    """A worker: its share of the cases, a JSON line each."""
+def run_worker(kinds_path: Path, worker: Path, seed: int, numbers: range, store: Path | None) -> None:
+    """Run the cases of one worker. Print one JSON line per case."""
     kinds = pickle.loads(kinds_path.read_bytes())
     (worker / "home").mkdir(parents=True, exist_ok=True)
     (worker / "tmp").mkdir(exist_ok=True)
     _import_everything()
-    cases = [made_case(kinds, seed, number) for number in numbers]
+    cases = [make_case(kinds, seed, number) for number in numbers]
     plain = [case for case in cases if case.reader in ("command", "image")]
     with_torch = [case for case in cases if case.reader in ("checkpoint", "snapshot")]
-    stranger = _stranger()
+    bystander = _start_bystander()
     for case in plain:
-        stranger = _tried(case, kinds[case.kind], worker, stranger, store)
+        bystander = _run_case(case, kinds[case.kind], worker, bystander, store)
     if with_torch:
         import torch
 
         torch.set_num_threads(1)
         torch.zeros(2).sum()
     for case in with_torch:
-        stranger = _tried(case, kinds[case.kind], worker, stranger, store)
-    stranger.kill()
+        bystander = _run_case(case, kinds[case.kind], worker, bystander, store)
+    bystander.kill()
 
 
-def _stranger() -> subprocess.Popen:
+def _start_bystander() -> subprocess.Popen:
     return subprocess.Popen(["sleep", "100000"], start_new_session=True)
 
 
@@ -410,7 +410,7 @@ def _import_everything() -> None:
         ["resume", "none"],
         ["diagnose", str(corpus.FIXTURES / "phase2_killed")],
     ):
-        _warm_up(argv)  # much is imported by the first command only
+        _warm_up(argv)  # many modules are imported by the first command
     gc.collect()
     gc.freeze()
 
@@ -427,20 +427,20 @@ def _warm_up(argv: list[str]) -> None:
         main()
 
 
-def _tried(
-    case: Case, kind: corpus.Kind, worker: Path, stranger: subprocess.Popen, store: Path | None
+def _run_case(
+    case: Case, kind: corpus.Kind, worker: Path, bystander: subprocess.Popen, store: Path | None
 ) -> subprocess.Popen:
     programs = case.argv[0] in ("run", "resume", "check", "init", "fit") or case.real
-    for limit in (isolation.LIMIT_S, isolation.AGAIN_S):
-        folder = lay_out(case, kind, worker, stranger.pid)
+    for limit in (isolation.LIMIT_S, isolation.RETRY_S):
+        folder = lay_out(case, kind, worker, bystander.pid)
         outcome = isolation.run_isolated(
-            work_of(case, folder),
+            make_work(case, folder),
             folder=folder, place=worker, outside=worker / "outside", stdin=_stdin(case, folder), programs=programs,
             unpickle=case.reader == "checkpoint", limit_s=limit,
         )  # fmt: skip
         if not outcome.hung:
             break
-    found = judged(case, outcome, folder, worker, stranger)
+    found = judge(case, outcome, folder, worker, bystander)
     line = {
         "number": case.number,
         "kind": case.kind,
@@ -460,23 +460,23 @@ def _tried(
                 what,
                 where,
                 detail,
-                _stored(case, what, where, detail, store),
+                _store_input(case, what, where, detail, store),
             )
         )
         for what, where, detail in found
     ]
     print(json.dumps(line), flush=True)
-    if stranger.poll() is not None:
-        return _stranger()
-    return stranger
+    if bystander.poll() is not None:
+        return _start_bystander()
+    return bystander
 
 
 def _stdin(case: Case, folder: Path) -> Path | None:
     return folder / case.target if case.from_stdin else None
 
 
-def _stored(case: Case, what: str, where: str, detail: str, store: Path | None) -> str:
-    """The spoiled input and how to repeat it, unless there are enough of this group."""
+def _store_input(case: Case, what: str, where: str, detail: str, store: Path | None) -> str:
+    """Store the mutated input and the command that repeats it, unless this group already has enough."""
     if store is None:
         return ""
     group = store / re.sub(r"[^A-Za-z0-9]+", "-", f"{what} {where}")[:100]
@@ -494,7 +494,7 @@ def _stored(case: Case, what: str, where: str, detail: str, store: Path | None) 
     return str(group / name)
 
 
-# --- all of them ------------------------------------------------------------------------------------------------------
+# --- all cases ------------------------------------------------------------------------------------------------------
 
 
 def run(
@@ -523,7 +523,7 @@ def run(
             thread.join()
     result.seconds = time.monotonic() - began
     if result.cases != count:
-        raise RuntimeError(f"only {result.cases} of {count} cases came to an end: a worker died")
+        raise RuntimeError(f"only {result.cases} of {count} cases finished: a worker crashed")
     return result
 
 
@@ -535,7 +535,7 @@ def _start_worker(scratch: Path, seed: int, numbers: range, store: Path | None, 
         "YOLO_CONFIG_DIR": str(worker / "home"), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONFAULTHANDLER": "",
     }  # fmt: skip
     environment.pop("PYTHONPATH", None)
-    asked = [
+    arguments = [
         str(scratch / "kinds"),
         str(worker),
         str(seed),
@@ -545,7 +545,7 @@ def _start_worker(scratch: Path, seed: int, numbers: range, store: Path | None, 
         str(store or ""),
     ]
     return subprocess.Popen(
-        [sys.executable, __file__, *asked], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+        [sys.executable, __file__, *arguments], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
     )
 
 
@@ -555,30 +555,30 @@ _lock = threading.Lock()
 def _collect(process: subprocess.Popen, result: Result, notify: Any, count: int) -> None:
     assert process.stdout is not None
     for line in process.stdout:
-        said = json.loads(line)
+        report = json.loads(line)
         with _lock:
             result.cases += 1
-            result.by_kind[said["kind"]] = result.by_kind.get(said["kind"], 0) + 1
-            result.seconds_by_kind[said["kind"]] = round(
-                result.seconds_by_kind.get(said["kind"], 0.0) + said["seconds"], 2
+            result.by_kind[report["kind"]] = result.by_kind.get(report["kind"], 0) + 1
+            result.seconds_by_kind[report["kind"]] = round(
+                result.seconds_by_kind.get(report["kind"], 0.0) + report["seconds"], 2
             )
-            status = str(said["status"])
+            status = str(report["status"])
             result.by_status[status] = result.by_status.get(status, 0) + 1
-            result.real += said["real"]
-            result.peak_mb = max(result.peak_mb, said["peak_mb"])
-            result.slowest_s = max(result.slowest_s, said["seconds"])
-            result.found += [Found(**one) for one in said["found"]]
+            result.real += report["real"]
+            result.peak_mb = max(result.peak_mb, report["peak_mb"])
+            result.slowest_s = max(result.slowest_s, report["seconds"])
+            result.found += [Found(**one) for one in report["found"]]
             if result.cases % 500 == 0:
-                notify(f"{result.cases} of {count} mutated inputs, {len(result.found)} broken promises")
+                notify(f"{result.cases} of {count} mutated inputs, {len(result.found)} violations")
     process.wait()
 
 
 def repeat(seed: int, number: int) -> list[Found]:
-    """One case, with all that it printed."""
+    """Repeat one case and print its output."""
     with tempfile.TemporaryDirectory(prefix="holdfast-mutations-") as text:
         scratch = Path(text).resolve()
         kinds = corpus.make(scratch)
-        case = made_case(kinds, seed, number)
+        case = make_case(kinds, seed, number)
         print(f"{case.kind}: {case.target}: {', '.join(case.how)}\nholdfast {shlex.join(case.argv)}\n", flush=True)
         (scratch / "kinds").write_bytes(pickle.dumps(kinds))
         result = Result()
@@ -594,7 +594,7 @@ def repeat(seed: int, number: int) -> list[Found]:
 
 if __name__ == "__main__":
     kinds_path, worker_path, seed_text, first, last, step, where = sys.argv[1:]
-    serve(
+    run_worker(
         Path(kinds_path),
         Path(worker_path),
         int(seed_text),

@@ -1,6 +1,6 @@
-"""Ways to spoil a file. Each takes the bytes and a seeded random generator, so that a case can be repeated from its number.
+"""Mutations of files. Each takes the bytes and a seeded generator, so that a case can be repeated from its number.
 
-Those in CONTENT give other bytes; those in PLACE put something else where the file was (see `replace`).
+Mutators in CONTENT return changed bytes. The entries of PLACE name replacements for the file (see `replace`).
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def change_every_number(data: bytes, chance: random.Random) -> bytes:
 
 
 def change_word(data: bytes, chance: random.Random) -> bytes:
-    """A word or quoted text becomes another of the same file, a number, or nothing."""
+    """Replace a word with another word of the file, a number, a control sequence, or nothing."""
     words = re.findall(rb"[A-Za-z_][\w./-]*", data) or [b"x"]
     start, end = _at_match(rb"[A-Za-z_][\w./-]*", data, chance)
     return data[:start] + chance.choice([chance.choice(words), chance.choice(NUMBERS), b"", *CONTROLS[:4]]) + data[end:]
@@ -150,7 +150,7 @@ def change_path(data: bytes, chance: random.Random) -> bytes:
 
 
 def insert_controls(data: bytes, chance: random.Random) -> bytes:
-    """Inside words, where names and messages are, as often as between them."""
+    """Insert control sequences, mostly inside words, because names and messages consist of words."""
     for _ in range(chance.randint(1, 6)):
         start, end = _at_match(rb"[A-Za-z]{3,}", data, chance)
         at = chance.randint(start, end)
@@ -184,7 +184,7 @@ def lengthen_line(data: bytes, chance: random.Random) -> bytes:
 
 
 def add_aliases(data: bytes, chance: random.Random) -> bytes:
-    """References of YAML that multiply what they refer to."""
+    """Add YAML aliases that expand exponentially."""
     merged = chance.choice(
         [b"names: *g\n", b"names: [*g, *g]\nnc: *g\n", b"<<: *g\n", b"train: *g\npath: *f\n", b"lr0: *e\n"]
     )
@@ -212,7 +212,7 @@ def empty(_data: bytes, chance: random.Random) -> bytes:
 
 
 def leave(data: bytes, _chance: random.Random) -> bytes:
-    """As it is: some inputs are hostile by themselves."""
+    """Return the data unchanged: some inputs are hostile without a mutation."""
     return data
 
 
@@ -226,7 +226,7 @@ BINARY = [flip_bits, flip_bits, truncate, duplicate, splice, insert_noise, inser
 
 
 def mutate(data: bytes, chance: random.Random, mutators: list) -> tuple[bytes, list[str]]:
-    """One to three of the mutators, one after another, and their names."""
+    """Apply one to three mutators. Return the result and their names."""
     names = []
     for _ in range(chance.choice([1, 1, 1, 2, 3])):
         mutator = chance.choice(mutators)
@@ -236,7 +236,7 @@ def mutate(data: bytes, chance: random.Random, mutators: list) -> tuple[bytes, l
 
 
 def mutate_inside(data: bytes, name: str, chance: random.Random, mutators: list) -> tuple[bytes, list[str]]:
-    """As `mutate`; in half of all archives and snapshots only what is inside is spoiled, so that what protects it does not find out."""
+    """Like `mutate`, but for half of all archives and snapshots keep the checksums valid."""
     corrupt: tuple[bytes, list[str]] | None = None
     if chance.random() < 0.5:
         try:
@@ -254,7 +254,7 @@ def mutate_inside(data: bytes, name: str, chance: random.Random, mutators: list)
 
 
 def _inside_snapshot(data: bytes, chance: random.Random) -> tuple[bytes, list[str]]:
-    """Another header or other numbers, with the right length and the right hash."""
+    """Mutate the header and keep the length and the hash valid."""
     magic = data.index(b"\n") + 1
     (length,) = struct.unpack("<Q", data[magic : magic + 8])
     start = magic + 8 + length
@@ -299,7 +299,7 @@ PLACE = [
 
 
 def replace(path: Path, how: str, outside: Path) -> None:
-    """Put something else where the file was. `outside` is a file that nobody may change."""
+    """Replace the file with something else. `outside` is a file that must not change."""
     path.parent.mkdir(parents=True, exist_ok=True)
     data = path.read_bytes() if path.is_file() else b""
     path.unlink(missing_ok=True)
@@ -320,7 +320,7 @@ def replace(path: Path, how: str, outside: Path) -> None:
         import socket
 
         with socket.socket(socket.AF_UNIX) as made:
-            here = os.open(path.parent, os.O_RDONLY)  # a socket's own path may have 107 bytes only
+            here = os.open(path.parent, os.O_RDONLY)  # the path of a socket is limited to 107 bytes
             made.bind(f"/proc/self/fd/{here}/{path.name}" if sys.platform.startswith("linux") else str(path))
             os.close(here)
     elif how == "no rights":
@@ -329,4 +329,4 @@ def replace(path: Path, how: str, outside: Path) -> None:
     elif how == "large":
         with path.open("wb") as file:
             file.write(data)
-            file.truncate(600 << 20)  # sparse: takes no room
+            file.truncate(600 << 20)  # sparse: uses no disk space

@@ -1,4 +1,4 @@
-"""Kills, faults of the disk and spoiled inputs, thousands of them, and what is left after each. See README.md.
+"""Repeated kills, disk faults and mutated inputs: thousands of cases, and a check of the result of each. See README.md.
 
 python bench/robustness/run.py [--only kills|faults|disk|mutations] [--seed N] [--json PATH] [--check] [--write-readme]
 """
@@ -27,14 +27,14 @@ PARTS = ("kills", "faults", "disk", "mutations")
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", action="append", choices=PARTS, help="only this part; may be repeated")
+    parser.add_argument("--only", action="append", choices=PARTS, help="run only this part; may be repeated")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--mutations", type=int, default=10_000)
-    parser.add_argument("--case", type=int, metavar="N", help="repeat this one mutation and show all of it")
+    parser.add_argument("--case", type=int, metavar="N", help="repeat this mutated input and print all details")
     parser.add_argument("--json", type=Path, metavar="PATH")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a promise was broken")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a guarantee was violated")
     parser.add_argument("--write-readme", action="store_true")
     options = parser.parse_args()
     confine()
@@ -43,9 +43,9 @@ def main() -> int:
 
         return 1 if mutations.repeat(options.seed, options.case) else 0
     stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
-    commit = _commit()  # of what is measured, not of what is there when it ends
+    commit = _commit()  # the commit that is measured, which may differ from the one at the end
     store = RESULTS / f"robustness-{stamp}"
-    found = {part: _part(part, options, store) for part in PARTS if not options.only or part in options.only}
+    parts = {part: _run_part(part, options, store) for part in PARTS if not options.only or part in options.only}
     facts = {
         "date": time.strftime("%Y-%m-%d"),
         "commit": commit,
@@ -53,25 +53,25 @@ def main() -> int:
         "user": "root" if os.geteuid() == 0 else "an ordinary user",
     }
     text = json.dumps(
-        {"facts": facts, **{name: part["figures"] for name, part in found.items()}}, indent=1, default=str
+        {"facts": facts, **{name: part["figures"] for name, part in parts.items()}}, indent=1, default=str
     )
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / f"robustness-{stamp}.json").write_text(text)
     if options.json:
         options.json.write_text(text)
-    table = _table(found, facts)
+    table = _format_table(parts, facts)
     print(table)
-    for part in found.values():
+    for part in parts.values():
         for line in part["broken"]:
             print(line)
     if options.write_readme:
         whole = README.read_text()
         README.write_text(whole[: whole.index(BEGIN) + len(BEGIN)] + f"\n\n{table}\n\n" + whole[whole.index(END) :])
-    return 1 if options.check and any(part["broken"] for part in found.values()) else 0
+    return 1 if options.check and any(part["broken"] for part in parts.values()) else 0
 
 
 def confine() -> None:
-    """As root: go on in a PID namespace of its own, so that no signal of the bench can reach anybody else."""
+    """As root, continue in a new PID namespace, so that no signal of the bench can reach an unrelated process."""
     if os.geteuid() != 0 or CONFINED in os.environ:
         return
     unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
@@ -79,20 +79,20 @@ def confine() -> None:
         possible = subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode == 0
     except FileNotFoundError:
         possible = False
-    if possible:  # the shell in between takes in what loses its parent, as an init does
+    if possible:  # the shell adopts processes that lose their parent, like init
         shell = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, *sys.argv]
         os.execvpe(unshare[0], [*unshare, *shell], {**os.environ, CONFINED: "1"})
 
 
-def _part(name: str, options: argparse.Namespace, store: Path) -> dict[str, Any]:
-    """{figures, rows, broken} of one part: `rows` for the table, `broken` a line for each promise that was not kept."""
+def _run_part(name: str, options: argparse.Namespace, store: Path) -> dict[str, Any]:
+    """Run one part. Return a dict with `figures`, `rows` for the table, and `broken`, a line per violated guarantee."""
 
-    def notify(words: str) -> None:
-        print(f"  {words}", file=sys.stderr, flush=True)
+    def notify(message: str) -> None:
+        print(f"  {message}", file=sys.stderr, flush=True)
 
     print(f"{name} ...", file=sys.stderr, flush=True)
     if name == "mutations":
-        return _mutations(options, store, notify)
+        return _run_mutations(options, store, notify)
     module = __import__(name)
     if name == "kills":
         return module.part(options.kills, options.seed, notify)
@@ -101,7 +101,7 @@ def _part(name: str, options: argparse.Namespace, store: Path) -> dict[str, Any]
     return module.part(notify)
 
 
-def _mutations(options: argparse.Namespace, store: Path, notify: Any) -> dict[str, Any]:
+def _run_mutations(options: argparse.Namespace, store: Path, notify: Any) -> dict[str, Any]:
     import mutations
 
     result = mutations.run(options.mutations, options.seed, store=store, notify=notify)
@@ -125,26 +125,26 @@ def _mutations(options: argparse.Namespace, store: Path, notify: Any) -> dict[st
     )
     rows = [
         ("mutated inputs", f"{result.cases} of {len(result.by_kind)} kinds, {result.real} of them as real processes"),
-        *((f"mutated inputs: {_named(what)}", str(result.counts.get(what, 0))) for what in wanted),
-        ("mutated inputs: highest peak of memory", f"{result.peak_mb} MB"),
+        *((f"mutated inputs: {_describe_violation(what)}", str(result.counts.get(what, 0))) for what in wanted),
+        ("mutated inputs: peak memory", f"{result.peak_mb} MB"),
         ("mutated inputs: slowest", f"{result.slowest_s:.1f} s"),
         ("mutated inputs: exit statuses", ", ".join(f"{status}: {count}" for status, count in sorted(result.by_status.items()))),
-        ("mutated inputs: took", f"{result.seconds / 60:.0f} min"),
+        ("mutated inputs: duration", f"{result.seconds / 60:.0f} min"),
     ]  # fmt: skip
     return {"figures": asdict(result), "rows": rows, "broken": broken}
 
 
-def _named(what: str) -> str:
+def _describe_violation(what: str) -> str:
     return {
-        "traceback": "tracebacks", "hang": "hangs over 5 s", "memory": "memory over 500 MB", "outside": "written or removed outside", "code": "code of the input run",
-        "stranger": "strangers' processes signalled", "control character": "control characters printed", "secret": "secrets in files made for sharing",
-        "silent": "exit 1 without a sentence", "own fault": "faults of Holdfast that were noted",
+        "traceback": "tracebacks", "hang": "hangs over 5 s", "memory": "memory over 500 MB", "outside": "files written or removed outside", "code": "code of the input executed",
+        "stranger": "unrelated processes signalled", "control character": "control characters printed", "secret": "secrets in files made for sharing",
+        "silent": "exit 1 without an error message", "own fault": "internal errors of Holdfast",
     }[what]  # fmt: skip
 
 
-def _table(found: dict[str, dict[str, Any]], facts: dict[str, Any]) -> str:
+def _format_table(parts: dict[str, dict[str, Any]], facts: dict[str, Any]) -> str:
     head = f"Measured {facts['date']} at commit {facts['commit']}, seed {facts['seed']}, as {facts['user']}.\n\n| what | figure |\n|---|---|"
-    return "\n".join([head, *(f"| {name} | {value} |" for part in found.values() for name, value in part["rows"])])
+    return "\n".join([head, *(f"| {name} | {value} |" for part in parts.values() for name, value in part["rows"])])
 
 
 def _commit() -> str:

@@ -1,4 +1,4 @@
-"""How long a training waits for a snapshot, against `torch.save` of the same state on its own thread. See README.md.
+"""Time that a snapshot blocks the training, compared with `torch.save` of the same state on the same thread. See README.md.
 
 python bench/snapshot/run.py [--pairs N] [--check]
 """
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 LIMIT = 0.20
 
 
-def training() -> tuple[dict[str, object], Callable[[], None]]:
-    """YOLO11n, its average and AdamW: about 1,760 tensors, 42 MB. And one step of it."""
+def make_training() -> tuple[dict[str, object], Callable[[], None]]:
+    """Return YOLO11n, its averaged model and AdamW (about 1,760 tensors, 42 MB), and a function for one training step."""
     from ultralytics.nn.tasks import DetectionModel
 
     model = DetectionModel("yolo11n.yaml", nc=80, verbose=False)
@@ -45,7 +45,7 @@ def training() -> tuple[dict[str, object], Callable[[], None]]:
     return {"model": model, "average": average, "optimizer": optimizer}, step
 
 
-def taking(action: Callable[[], object]) -> float:
+def measure_ms(action: Callable[[], object]) -> float:
     began = time.perf_counter()
     action()
     return 1e3 * (time.perf_counter() - began)
@@ -54,10 +54,10 @@ def taking(action: Callable[[], object]) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=25)
-    parser.add_argument("--check", action="store_true", help="exit with 1 where the limit is not met")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if the limit is not met")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    parts, step = training()
+    parts, step = make_training()
     capture, objects = Capture(torch), StatefulObjects(torch, parts)
 
     def collect() -> dict[str, object]:
@@ -70,11 +70,13 @@ def main() -> int:
         path = Path(folder) / "state.pt"
         for _ in range(options.pairs):
             step()
-            times["torch.save"].append(taking(lambda: torch.save({n: p.state_dict() for n, p in parts.items()}, path)))  # type: ignore[attr-defined]
+            times["torch.save"].append(
+                measure_ms(lambda: torch.save({n: p.state_dict() for n, p in parts.items()}, path))
+            )  # type: ignore[attr-defined]
             step()
-            times["snapshot"].append(taking(lambda: capture.take(collect())))
+            times["snapshot"].append(measure_ms(lambda: capture.take(collect())))
             step()
-            times["memcpy"].append(taking(lambda: block.copy_(capture._block[: capture.bytes])))  # noqa: SLF001
+            times["memcpy"].append(measure_ms(lambda: block.copy_(capture._block[: capture.bytes])))  # noqa: SLF001
     medians = {name: statistics.median(values) for name, values in times.items()}
     ratio = statistics.median(a / b for a, b in zip(times["snapshot"], times["torch.save"], strict=True))
     print(f"state: {capture.bytes / 1e6:.1f} MB in {len(capture.layouts)} tensors, {options.pairs} interleaved rounds")

@@ -1,4 +1,4 @@
-"""Each failure of the field reports, injected into a real YOLO training: is it survived without a person? See README.md.
+"""Failures of the field reports, injected into a real YOLO training, which must survive unattended. See README.md.
 
 python bench/survival/faults.py [--only REGEX] [--keep DIR] [--json PATH] [--check]
 """
@@ -41,28 +41,28 @@ class Fault:
     settings: dict[str, Any] = field(default_factory=dict)
     memory: str | None = None
     planned: bool = False
-    """A restart that was planned."""
+    """Whether there must be a planned restart."""
 
 
 FAULTS = (
-    Fault("killed at any time", {"kill": {"at": [7, 40, 41, 90]}}, finds=("killed-externally",)),
+    Fault("killed four times, at arbitrary batches", {"kill": {"at": [7, 40, 41, 90]}}, finds=("killed-externally",)),
     Fault(
-        "a leak, and a reaper at the limit", {"leak": {"mb": 3.0, "limit_mb": 1000}}, finds=("memory-leak",), memory="1000 MiB",
+        "a leak, and a kill at the limit", {"leak": {"mb": 3.0, "limit_mb": 1000}}, finds=("memory-leak",), memory="1000 MiB",
         planned=True, settings={"epochs": 30},
     ),
     Fault(
-        "a validation that takes too much", {"spike": {"mb": 80, "limit_mb": 1000}}, finds=("killed-out-of-memory",), memory="1000 MiB",
+        "a validation that takes too much memory", {"spike": {"mb": 80, "limit_mb": 1000}}, finds=("killed-out-of-memory",), memory="1000 MiB",
         changes=("validation.",),
     ),
     Fault(
-        "the assigner's shape mismatch, again and again", {"device": {}, "assigner": {"at": [20, 21, 22, 23]}}, changes=("assigner",),
+        "the assigner's shape mismatch, repeatedly", {"device": {}, "assigner": {"at": [20, 21, 22, 23]}}, changes=("assigner",),
         finds=("assigner-shape-mismatch",),
         settings={"device": "mps", "epochs": 12},
     ),
     Fault("NaN in the weights", {"nan": {"at": 50}}, finds=("loss-not-finite",)),
-    Fault("losses that are zero on a faulty device", {"device": {}, "zero": {}}, changes=("device",), finds=("loss-component-zero",),
+    Fault("box and dfl losses of zero on a faulty device", {"device": {}, "zero": {}}, changes=("device",), finds=("loss-component-zero",),
           settings={"device": "mps", "epochs": 8}),
-    Fault("epochs that take ever longer", {"slow": {"from": 60, "seconds": 0.5}}, finds=("epoch-time-blowup",), changes=("cache",),
+    Fault("epochs that take longer and longer", {"slow": {"from": 60, "seconds": 0.5}}, finds=("epoch-time-blowup",), changes=("cache",),
           settings={"imgsz": 160}),
 )  # fmt: skip
 
@@ -83,7 +83,7 @@ class Row:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="")
-    parser.add_argument("--keep", type=Path, help="leave the run folders here")
+    parser.add_argument("--keep", type=Path, help="keep the run folders here")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
@@ -91,14 +91,14 @@ def main() -> int:
     rows = []
     for n, fault in enumerate(FAULTS):
         if re.search(options.only, fault.name):
-            rows.append(survived(fault, root / f"{n}"))
+            rows.append(run_fault(fault, root / f"{n}"))
             print(as_line(rows[-1]), flush=True)
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
     return 1 if options.check and not all(row.survived for row in rows) else 0
 
 
-def survived(fault: Fault, folder: Path) -> Row:
+def run_fault(fault: Fault, folder: Path) -> Row:
     folder.mkdir(parents=True)
     make_shapes(folder)
     lines = [f"{name} = {json.dumps(value)}" for name, value in {**SETTINGS, **fault.settings}.items()]
@@ -117,10 +117,10 @@ def survived(fault: Fault, folder: Path) -> Row:
     summary = json.loads(done.stdout.splitlines()[-1])
     if "error" in summary:
         raise SystemExit(summary["error"])
-    return judged(fault, summary, done.returncode, time.monotonic() - began, folder)
+    return judge(fault, summary, done.returncode, time.monotonic() - began, folder)
 
 
-def judged(fault: Fault, summary: dict[str, Any], code: int, wall: float, folder: Path) -> Row:
+def judge(fault: Fault, summary: dict[str, Any], code: int, wall: float, folder: Path) -> Row:
     changes = [f"{c['setting']} {c['before']}->{c['after']}" for a in summary["attempts"] for c in a["changes"]]
     found = sorted({finding["rule"] for finding in summary["findings"] if finding["severity"] != "note"})
     missing = [f"finding {rule}" for rule in fault.finds if rule not in found]
@@ -133,11 +133,11 @@ def judged(fault: Fault, summary: dict[str, Any], code: int, wall: float, folder
         else [f"verdict {summary['verdict']}: {summary['reason'][:200]}"]
     )
     return Row(
-        fault.name, not missing, str(summary["verdict"]), len(summary["attempts"]), changes, found, map50(folder), wall, missing,
+        fault.name, not missing, str(summary["verdict"]), len(summary["attempts"]), changes, found, read_map50(folder), wall, missing,
     )  # fmt: skip
 
 
-def map50(folder: Path) -> float | None:
+def read_map50(folder: Path) -> float | None:
     tables = sorted((folder / "runs").rglob("results.csv"), key=lambda path: path.stat().st_mtime)
     if not tables:
         return None
@@ -148,9 +148,9 @@ def map50(folder: Path) -> float | None:
 
 
 def as_line(row: Row) -> str:
-    said = f"{'survived' if row.survived else 'NOT SURVIVED'}: {row.fault}: {row.verdict}, {row.attempts} attempts, best mAP50 {row.map50}, {row.wall_s:.0f} s"
-    said += f"\n    changed: {', '.join(row.changes) or 'nothing'}; found: {', '.join(row.findings)}"
-    return said + (f"\n    missing: {'; '.join(row.missing)}" if row.missing else "")
+    text = f"{'survived' if row.survived else 'NOT SURVIVED'}: {row.fault}: {row.verdict}, {row.attempts} attempts, best mAP50 {row.map50}, {row.wall_s:.0f} s"
+    text += f"\n    changed: {', '.join(row.changes) or 'nothing'}; found: {', '.join(row.findings)}"
+    return text + (f"\n    missing: {'; '.join(row.missing)}" if row.missing else "")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A YOLO training that leaks on a machine that kills: with Holdfast's plan, with Ultralytics' own resume, and left alone. See README.md.
+"""A leaking YOLO training under a memory limit: Holdfast, Ultralytics' own resume, and uninterrupted. See README.md.
 
 python bench/survival/run.py --data DATA.yaml [--epochs N] [--json PATH] [--check] [--write-readme]
 """
@@ -31,9 +31,9 @@ README = HERE / "README.md"
 BEGIN, END = "<!-- figures: written by run.py --write-readme -->", "<!-- end of figures -->"
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 ROOM = 400
-"""Megabytes that may leak before the process is killed."""
+"""Megabytes that can leak before the process is killed."""
 EPOCHS_TO_THE_LIMIT = 2.5
-MAX_LIVES = 30
+MAX_STARTS = 30
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Row:
     kills: int
     batches: int
     again: int
-    """Batches that were made more than once."""
+    """Repeated batches."""
     map50: float
     identical: bool | None
     note: str = ""
@@ -53,13 +53,13 @@ class Row:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="a data yaml of Ultralytics'")
+    parser.add_argument("--data", type=Path, required=True, help="a data yaml of Ultralytics")
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--imgsz", type=int, default=320)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--json", type=Path, metavar="PATH")
     parser.add_argument(
-        "--check", action="store_true", help="exit with 1 where Holdfast's result is not that of the bare run"
+        "--check", action="store_true", help="exit with 1 if Holdfast's result differs from that of the bare run"
     )
     parser.add_argument("--write-readme", action="store_true")
     options = parser.parse_args()
@@ -68,7 +68,7 @@ def main() -> int:
         "batch": options.batch, "workers": 0, "device": "cpu", "plots": False, "seed": 0,
     }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="holdfast-survival-") as scratch:
-        rows, facts = compared(settings, Path(scratch))
+        rows, facts = compare(settings, Path(scratch))
     text = json.dumps({"facts": facts, "rows": [asdict(row) for row in rows]}, indent=1)
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / f"survival-{time.strftime('%Y-%m-%d_%H-%M-%S')}.json").write_text(text)
@@ -83,15 +83,15 @@ def main() -> int:
     return 1 if options.check and not (ours.finished and ours.identical) else 0
 
 
-def compared(settings: dict[str, Any], scratch: Path) -> tuple[list[Row], dict[str, Any]]:
-    bare, peak = left_alone(settings, scratch / "bare")
+def compare(settings: dict[str, Any], scratch: Path) -> tuple[list[Row], dict[str, Any]]:
+    bare, peak = run_uninterrupted(settings, scratch / "bare")
     print(as_line(bare), flush=True)
     per_epoch = bare.batches / settings["epochs"]
     leak = {"mb": ROOM / (EPOCHS_TO_THE_LIMIT * per_epoch), "limit_mb": peak / (1 << 20) + ROOM}
-    truth = result_of(scratch / "bare")
+    expected = read_result(scratch / "bare")
     rows = [bare]
-    for contender in (with_holdfast, with_own_resume):
-        rows.append(contender(settings, leak, truth, scratch / contender.__name__))
+    for contender in (run_holdfast, run_own_resume):
+        rows.append(contender(settings, leak, expected, scratch / contender.__name__))
         print(as_line(rows[-1]), flush=True)
     facts = {
         "leak_mb_a_batch": round(leak["mb"], 2),
@@ -107,19 +107,19 @@ def compared(settings: dict[str, Any], scratch: Path) -> tuple[list[Row], dict[s
 # --- the contenders ---------------------------------------------------------------------------------------------------
 
 
-def left_alone(settings: dict[str, Any], folder: Path) -> tuple[Row, int]:
-    """No leak, no kill: what the others should come to."""
+def run_uninterrupted(settings: dict[str, Any], folder: Path) -> tuple[Row, int]:
+    """Run without leak and kill. The other contenders should produce the same result."""
     folder.mkdir()
     began = time.monotonic()
     process = subprocess.Popen(command(settings, folder), cwd=folder, env=environment(folder), **QUIET)
-    peak = peak_of(process)
+    peak = measure_peak(process)
     wall = time.monotonic() - began
-    done = batches(folder)
-    row = Row("left alone: no leak, no kill", process.returncode == 0, wall, 1, 0, done, 0, map50(folder), None)
+    done = count_batches(folder)
+    row = Row("uninterrupted: no leak, no kill", process.returncode == 0, wall, 1, 0, done, 0, read_map50(folder), None)
     return row, peak
 
 
-def with_holdfast(settings: dict[str, Any], leak: dict[str, float], truth: Any, folder: Path) -> Row:
+def run_holdfast(settings: dict[str, Any], leak: dict[str, float], expected: Any, folder: Path) -> Row:
     folder.mkdir()
     lines = "\n".join(
         f"{name} = {json.dumps(value)}" for name, value in {**settings, "project": str(folder / "runs")}.items()
@@ -141,35 +141,37 @@ def with_holdfast(settings: dict[str, Any], leak: dict[str, float], truth: Any, 
     kills = sum(attempt["exit"]["signal"] == "SIGKILL" and not attempt["stopped_by"] for attempt in summary["attempts"])
     planned = sum(attempt["stopped_by"] == "planned restart" for attempt in summary["attempts"])
     changes = [change["setting"] for attempt in summary["attempts"] for change in attempt["changes"]]
-    made = batches(folder)
-    again = made - int(truth["batches"])
+    made = count_batches(folder)
+    again = made - int(expected["batches"])
     note = f"{planned} planned restarts, {kills} kills; goodput {summary['goodput']['ratio']:.0%}"
     note += f"; changed: {', '.join(changes)}" if changes else ""
-    found = result_of(folder)
+    found = read_result(folder)
     return Row(
-        "Holdfast, a plan with that memory", done.returncode == 0, wall, len(summary["attempts"]), kills, made, again,
-        map50(folder), found["hash"] == truth["hash"] and found["table"] == truth["table"], note,
+        "Holdfast, a plan with that memory budget", done.returncode == 0, wall, len(summary["attempts"]), kills, made, again,
+        read_map50(folder), found["hash"] == expected["hash"] and found["table"] == expected["table"], note,
     )  # fmt: skip
 
 
-def with_own_resume(settings: dict[str, Any], leak: dict[str, float], truth: Any, folder: Path) -> Row:
-    """A shell loop: started again with its own resume until it ends well."""
+def run_own_resume(settings: dict[str, Any], leak: dict[str, float], expected: Any, folder: Path) -> Row:
+    """Restart with Ultralytics' own resume until it exits with 0, like a shell loop."""
     folder.mkdir()
     began, lives, code = time.monotonic(), 0, -9
-    while code != 0 and lives < MAX_LIVES:
+    while code != 0 and lives < MAX_STARTS:
         last = next(folder.rglob("last.pt"), None)
-        asked = (
+        arguments = (
             [sys.executable, str(HERE / "yolo.py"), "detect", "train", "resume", f"model={last}"]
             if last
             else command(settings, folder)
         )
-        code = subprocess.run(asked, cwd=folder, env=environment(folder, leak=leak), check=False, **QUIET).returncode
+        code = subprocess.run(
+            arguments, cwd=folder, env=environment(folder, leak=leak), check=False, **QUIET
+        ).returncode
         lives += 1
-    made = batches(folder)
-    found = result_of(folder)
+    made = count_batches(folder)
+    found = read_result(folder)
     return Row(
         "Ultralytics' own resume in a shell loop", code == 0, time.monotonic() - began, lives, lives - (code == 0), made,
-        made - int(truth["batches"]), map50(folder), found["hash"] == truth["hash"] and found["table"] == truth["table"],
+        made - int(expected["batches"]), read_map50(folder), found["hash"] == expected["hash"] and found["table"] == expected["table"],
     )  # fmt: skip
 
 
@@ -188,53 +190,53 @@ def command(settings: dict[str, Any], folder: Path) -> list[str]:
 
 
 def environment(folder: Path, **faults: Any) -> dict[str, str]:
-    """Every contender counts its batches in the same way."""
+    """Return the environment. Every contender counts its batches in the same way."""
     return {**os.environ, **injection.environment(folder / "faults", count={}, **faults)}
 
 
-# --- what came of it --------------------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------------------
 
 
-def peak_of(process: subprocess.Popen[bytes]) -> int:
-    """Bytes that it held at most."""
-    most, over = [0], threading.Event()
+def measure_peak(process: subprocess.Popen[bytes]) -> int:
+    """Return the peak resident memory in bytes."""
+    peak, done_event = [0], threading.Event()
 
-    def look() -> None:
+    def sample() -> None:
         watched = psutil.Process(process.pid)
-        while not over.wait(0.1):
+        while not done_event.wait(0.1):
             try:
-                most[0] = max(most[0], watched.memory_info().rss)
+                peak[0] = max(peak[0], watched.memory_info().rss)
             except psutil.Error:
                 return
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=sample)
     thread.start()
     process.wait()
-    over.set()
+    done_event.set()
     thread.join()
-    return most[0]
+    return peak[0]
 
 
-def batches(folder: Path) -> int:
+def count_batches(folder: Path) -> int:
     path = folder / "faults" / "batches"
     return path.stat().st_size if path.exists() else 0
 
 
-def result_of(folder: Path) -> dict[str, Any]:
+def read_result(folder: Path) -> dict[str, Any]:
     import torch
 
     last = next(iter(sorted((folder / "runs").rglob("last.pt"))), None)
     if last is None:
-        return {"hash": None, "table": None, "batches": batches(folder)}
+        return {"hash": None, "table": None, "batches": count_batches(folder)}
     saved = torch.load(last, map_location="cpu", weights_only=False)
     digest = hashlib.sha256()
     for name, value in (saved["ema"] or saved["model"]).state_dict().items():
         digest.update(name.encode() + value.numpy().tobytes())
-    return {"hash": digest.hexdigest(), "table": rows_of(folder), "batches": batches(folder)}
+    return {"hash": digest.hexdigest(), "table": read_rows(folder), "batches": count_batches(folder)}
 
 
-def rows_of(folder: Path) -> list[dict[str, str]]:
-    """results.csv without its clock."""
+def read_rows(folder: Path) -> list[dict[str, str]]:
+    """Return results.csv without its time column."""
     table = next(iter(sorted((folder / "runs").rglob("results.csv"))), None)
     if table is None:
         return []
@@ -243,20 +245,20 @@ def rows_of(folder: Path) -> list[dict[str, str]]:
     return [{name: value for name, value in row.items() if name != "time"} for row in rows]
 
 
-def map50(folder: Path) -> float:
-    rows = rows_of(folder)
+def read_map50(folder: Path) -> float:
+    rows = read_rows(folder)
     return float(rows[-1]["metrics/mAP50(B)"]) if rows else float("nan")
 
 
 def as_line(row: Row) -> str:
-    return f"{row.contender}: {row.wall_s:.0f} s, {row.lives} lives, {row.again} batches again, mAP50 {row.map50:.4f}, identical {row.identical} {row.note}"
+    return f"{row.contender}: {row.wall_s:.0f} s, {row.lives} attempts, {row.again} repeated batches, mAP50 {row.map50:.4f}, identical {row.identical} {row.note}"
 
 
 def as_table(rows: list[Row], facts: dict[str, Any]) -> str:
     head = (
         f"Measured {facts['date']}: each batch leaks {facts['leak_mb_a_batch']} MB, a process over {facts['limit_mb']} MB is killed; "
-        f"it needs {facts['peak_mb']} MB; {facts['batches_an_epoch']:.0f} batches an epoch.\n\n"
-        "| contender | finished | wall s | lives | killed | batches made again | final mAP50 | weights and results.csv as if left alone |  |\n"
+        f"it needs {facts['peak_mb']} MB; {facts['batches_an_epoch']:.0f} batches per epoch.\n\n"
+        "| contender | finished | wall s | attempts | killed | repeated batches | final mAP50 | weights and results.csv same as uninterrupted |  |\n"
         "|---|---|---|---|---|---|---|---|---|"
     )
     answers = {True: "yes", False: "no", None: ""}

@@ -1,4 +1,4 @@
-"""The `yolo` command, where torchvision's operators do not load with a CPU build of torch; Holdfast mends that by itself."""
+"""The `yolo` command with a fix for torchvision operators that a CPU torch cannot load. Holdfast fixes that automatically."""
 
 import sys
 

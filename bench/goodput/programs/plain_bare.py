@@ -1,11 +1,11 @@
-"""A plain loop that knows nothing of deaths."""
+"""A plain loop without checkpoints."""
 
 import storm
 import task
 import torch
 
 torch.manual_seed(0)
-loader = task.made_loader(storm.config["batches"])
+loader = task.make_loader(storm.config["batches"])
 model = task.build()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 criterion = torch.nn.CrossEntropyLoss()

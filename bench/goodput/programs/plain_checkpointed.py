@@ -1,6 +1,8 @@
-"""The same loop with a checkpoint at each epoch's end, as torch's own tutorials write it: model, optimizer, epoch; for torchrun --max-restarts.
+"""The same loop with a checkpoint per epoch, as in the PyTorch tutorials. For torchrun --max-restarts.
 
-Written beside and renamed, which is kinder than most: a kill during the save leaves the checkpoint before it.
+The checkpoint contains model, optimizer and epoch.
+
+It writes a temporary file and renames it, which is safer than most scripts: a kill during the save leaves the previous checkpoint.
 """
 
 import os
@@ -12,7 +14,7 @@ import torch
 
 checkpoint = Path("checkpoint.pt")
 torch.manual_seed(0)
-loader = task.made_loader(storm.config["batches"])
+loader = task.make_loader(storm.config["batches"])
 model = task.build()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 criterion = torch.nn.CrossEntropyLoss()
@@ -32,6 +34,6 @@ for epoch in range(first, storm.config["epochs"]):
         optimizer.step()
         storm.batch_done(epoch * len(loader) + number)
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, "checkpoint.tmp")
-    os.replace("checkpoint.tmp", checkpoint)  # noqa: PTH105 a plain script's way
+    os.replace("checkpoint.tmp", checkpoint)  # noqa: PTH105 as in a plain script
     print(f"epoch {epoch + 1} loss {loss.item():.4f}", flush=True)
 storm.finished(model.state_dict().values())

@@ -7,7 +7,7 @@ import torch
 import holdfast
 
 torch.manual_seed(0)
-loader = task.made_loader(storm.config["batches"])
+loader = task.make_loader(storm.config["batches"])
 model = task.build()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 criterion = torch.nn.CrossEntropyLoss()

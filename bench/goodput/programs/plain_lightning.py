@@ -1,6 +1,6 @@
-"""The same training as a LightningModule, with Lightning's own checkpoint each epoch and `ckpt_path="last"`; for a shell loop.
+"""The same training as a LightningModule, with Lightning's checkpoint each epoch and `ckpt_path="last"`. For a shell loop.
 
-No progress bar, no logger, no summary: only what goes on after a death.
+No progress bar, no logger, no summary: only what is needed to resume.
 """
 
 import lightning
@@ -28,7 +28,7 @@ class Plain(lightning.LightningModule):
 
 
 torch.manual_seed(0)
-loader = task.made_loader(storm.config["batches"])
+loader = task.make_loader(storm.config["batches"])
 module = Plain()
 trainer = lightning.Trainer(
     accelerator="cpu",

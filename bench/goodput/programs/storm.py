@@ -1,8 +1,8 @@
-"""The storm, and what is counted in it. Every program calls `batch_done` after each batch, whoever keeps it alive.
+"""Repeated kills, and the counts of batches. Every program calls `batch_done` after each batch, for every contender.
 
-BENCH holds JSON: `folder`, where the counts go; `kills`, numbers of batches of the whole training, counted from 1. The first time that
-such a batch is done the process kills itself with SIGKILL; a life that comes by again goes on. One byte a batch goes to a file,
-so that batches that were made twice count twice.
+The variable BENCH contains JSON: `folder`, for the counts; `kills`, numbers of batches of the whole training, counted from 1. The
+process kills itself with SIGKILL when it finishes such a batch for the first time; a later attempt that reaches the batch continues.
+Each batch adds one byte to a file, so that repeated batches are counted again.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ _times = []
 
 
 def batch_done(number):
-    """`number` is the batch's place in the whole training, as its program knows it."""
+    """Count a batch. `number` is its position in the whole training according to the program."""
     _times.append(time.time())
     os.write(_count, b".")
     if len(_times) == 1:
@@ -34,7 +34,7 @@ def batch_done(number):
 
 
 def finished(tensors):
-    """The training came to its end with these weights."""
+    """Write the result of a training that finished with these weights."""
     weights = hashlib.sha256()
     for tensor in tensors:
         weights.update(tensor.detach().cpu().contiguous().numpy().tobytes())
@@ -49,6 +49,6 @@ def finished(tensors):
     (_folder / "result.json").write_text(json.dumps(result))
 
 
-def _note(what, number):
-    with (_folder / "lives.jsonl").open("a") as lives:
-        lives.write(json.dumps({"what": what, "at": time.time(), "batch": number}) + "\n")
+def _note(event, number):
+    with (_folder / "lives.jsonl").open("a") as file:
+        file.write(json.dumps({"what": event, "at": time.time(), "batch": number}) + "\n")

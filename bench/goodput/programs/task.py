@@ -1,4 +1,4 @@
-"""The net and the made data that all plain programs train; each of them differs only in how it goes on after a death."""
+"""The network and the generated data of all plain programs. The programs differ only in how they resume after a kill."""
 
 import torch
 
@@ -7,7 +7,7 @@ BATCH = 32
 
 
 def build():
-    """Two thirds of a million weights, with a dropout, so that the random numbers matter too."""
+    """Return a network of two thirds of a million weights. The dropout makes the random state matter."""
     return torch.nn.Sequential(
         torch.nn.Conv2d(3, 32, 3, padding=1),
         torch.nn.ReLU(),
@@ -23,8 +23,8 @@ def build():
     )
 
 
-def made_loader(batches):
-    """Noisy prototypes, one label in ten wrong: learned, and never quite solved."""
+def make_loader(batches):
+    """Return a loader of noisy prototypes with one wrong label in ten, so that the loss falls but does not reach 0."""
     samples = batches * BATCH
     labels = torch.randint(CLASSES, (samples,))
     inputs = 0.5 * torch.randn(CLASSES, 3, 24, 24)[labels] + torch.randn(samples, 3, 24, 24)

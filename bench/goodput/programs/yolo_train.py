@@ -1,4 +1,7 @@
-"""A YOLO11n training from its yaml, as its author would start it. With the argument `own-resume` it goes on from its own last.pt where there is one."""
+"""A YOLO11n training from its yaml, started as a user would start it.
+
+With the argument `own-resume` it resumes from last.pt if the file exists.
+"""
 
 import inspect
 import sys
@@ -7,7 +10,7 @@ from pathlib import Path
 import storm
 import torch
 
-# The torchvision of the registry does not load its operators with a CPU build of torch.
+# torchvision from the package registry does not load its operators with a CPU build of torch.
 library = torch.library.Library("torchvision", "DEF")
 for name in ("nms", "qnms"):
     library.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -22,7 +25,7 @@ def batch_done(_trainer):
     frame = inspect.currentframe()
     while frame.f_code.co_name != "_do_train":
         frame = frame.f_back
-    storm.batch_done(frame.f_locals["ni"] + 1)  # the loop's own number of the batch in the whole training
+    storm.batch_done(frame.f_locals["ni"] + 1)  # the loop's number of the batch in the whole training
 
 
 def finished(trainer):
@@ -30,11 +33,11 @@ def finished(trainer):
 
 
 last = Path("runs/squares/weights/last.pt")
-goes_on = "own-resume" in sys.argv and last.exists()
-model = YOLO(last if goes_on else "yolo11n.yaml")
+resumes = "own-resume" in sys.argv and last.exists()
+model = YOLO(last if resumes else "yolo11n.yaml")
 model.add_callback("on_train_batch_end", batch_done)
 model.add_callback("on_train_end", finished)
-if goes_on:
+if resumes:
     model.train(resume=True)
 else:
     model.train(

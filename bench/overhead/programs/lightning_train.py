@@ -1,7 +1,7 @@
-"""The same training as train.py, as a LightningModule in Lightning's default Trainer; BENCH_CONFIG as there, and `callbacks`: none or monitoring.
+"""The same training as train.py, as a LightningModule in Lightning's default Trainer.
 
-The loop is timed by the module's own hooks, from the end of the last warm-up step to the end of training, as in the plain script.
-The loss is logged in both rows, as Lightning's own guide does.
+BENCH_CONFIG is as in train.py, with an additional key `callbacks`: none or monitoring. The module's hooks time the loop, from the end
+of the last warm-up step to the end of training, as in the plain script. The loss is logged in both rows, as in Lightning's guide.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ class Timed(lightning.LightningModule):
 
 
 torch.manual_seed(0)
-dataset = models.made_data(config["net"], config["samples"])
+dataset = models.make_data(config["net"], config["samples"])
 loader = torch.utils.data.DataLoader(dataset, batch_size=config["batch"], shuffle=True, drop_last=True)
 module = Timed()
 folder = Path(config["out"]).parent

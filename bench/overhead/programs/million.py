@@ -1,7 +1,7 @@
-"""A million real optimizer steps at the greatest speed torch allows: one weight, SGD. What is left behind is what a million steps take.
+"""A million real optimizer steps at the maximum speed of torch, with one weight and SGD, to measure the size of the records.
 
-Records are folded by steps and by seconds, so that fast steps leave less behind than slow ones. With `step_ms` the monotonic clock goes on by that
-much at each step: the records are those of a training of many hours, made in minutes.
+Records are merged by steps and by seconds, so fast steps leave fewer records than slow steps. With `step_ms`, the monotonic clock
+advances by that much at each step. This gives the records of a training of many hours in minutes.
 """
 
 import json
@@ -11,7 +11,7 @@ import time
 config = json.loads(os.environ["BENCH_CONFIG"])
 real_clock = time.monotonic
 ahead = 0.0
-if config["step_ms"]:  # before torch is imported, which is when the probe takes hold of the clock
+if config["step_ms"]:  # before the import of torch, when the probe stores its reference to the clock
     time.monotonic = lambda: real_clock() + ahead
 
 import torch  # noqa: E402
@@ -31,5 +31,5 @@ result = {
     "cpu_s": time.process_time(),
     "final_loss": loss.item(),
 }
-with open(config["out"], "w") as out:  # noqa: PTH123 a plain script's way
+with open(config["out"], "w") as out:  # noqa: PTH123 as in a plain script
     json.dump(result, out)

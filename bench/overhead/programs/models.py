@@ -1,4 +1,4 @@
-"""The nets and the made data that all variants train, so that each variant differs only in who watches."""
+"""The networks and the generated data of all variants. The variants differ only in the monitoring."""
 
 import torch
 
@@ -15,7 +15,7 @@ class Residual(torch.nn.Module):
 
 
 def build(kind):
-    """`mlp` and `cnn` hold few tensors; `deep` holds more than 200, each small, which is what a probe that looks at every tensor fears."""
+    """Return a network. `deep` has more than 200 small tensors, the worst case for per-tensor checks; the others have few."""
     if kind == "mlp":
         return torch.nn.Sequential(
             torch.nn.Linear(64, 128),
@@ -41,8 +41,8 @@ def build(kind):
     raise ValueError(f"unknown net: {kind}")
 
 
-def made_data(kind, samples):
-    """Noisy prototypes, one label in ten wrong: a task that is learned and never quite solved, so that no watcher has a reason to object."""
+def make_data(kind, samples):
+    """Return noisy prototypes with one wrong label in ten: the loss falls but stays above 0, so nothing causes a warning."""
     shape = {"mlp": (64,), "cnn": (3, 24, 24), "cnn-wide": (3, 24, 24), "deep": (16,)}[kind]
     labels = torch.randint(CLASSES, (samples,))
     inputs = 0.5 * torch.randn(CLASSES, *shape)[labels] + torch.randn(samples, *shape)

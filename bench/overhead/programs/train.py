@@ -1,7 +1,7 @@
-"""A plain training script, as its author would write it, that times its own loop.
+"""An ordinary training script that times its own loop.
 
-What to train comes as JSON in BENCH_CONFIG, because TrainCheck passes no arguments on: net, optimizer, batch, samples, warmup, steps, out.
-One JSON line with the times goes to standard output and to the file `out`, which a watcher cannot hold back.
+BENCH_CONFIG contains the configuration as JSON, because TrainCheck does not pass arguments on: net, optimizer, batch, samples,
+warmup, steps, out. The script writes one JSON line with the times to standard output and to the file `out`, which no tool can intercept.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ import torch
 
 config = json.loads(os.environ["BENCH_CONFIG"])
 torch.manual_seed(0)
-dataset = models.made_data(config["net"], config["samples"])
+dataset = models.make_data(config["net"], config["samples"])
 train_loader = torch.utils.data.DataLoader(dataset, batch_size=config["batch"], shuffle=True, drop_last=True)
 model = models.build(config["net"])
 optimizer = models.build_optimizer(config["optimizer"], model.parameters())
@@ -55,6 +55,6 @@ result = {
     "torch": torch.__version__,
 }
 line = json.dumps(result)
-with open(config["out"], "w") as out:  # noqa: PTH123 a plain script's way
+with open(config["out"], "w") as out:  # noqa: PTH123 as in a plain script
     out.write(line)
 print(line, flush=True)

@@ -1,9 +1,9 @@
-# ruff: noqa: SLF001 - it takes the probe out of torch, and puts it back
-"""One training whose blocks of steps are watched and bare in turns, within one process under `holdfast run`.
+# ruff: noqa: SLF001 - it removes the probe from torch and restores it
+"""A training that alternates between monitored and bare blocks of steps, within one process under `holdfast run`.
 
-Two processes never run alike on a shared machine: bare differs from bare by several percent. Blocks of a quarter of a second
-do. For the bare ones every hook and wrapper of the probe is taken out of torch; for the watched ones they are put back.
-What to train comes as JSON in BENCH_CONFIG: net, optimizer, target_ms, quads, guard, out.
+On a shared machine, two processes differ in speed by several percent even if both are bare. Blocks of a quarter of a second in one
+process do not. For bare blocks, all hooks and wrappers of the probe are removed from torch; for monitored blocks they are restored.
+BENCH_CONFIG contains the configuration as JSON: net, optimizer, target_ms, quads, guard, out.
 """
 
 import collections
@@ -22,15 +22,15 @@ import holdfast
 
 BLOCK_SECONDS = 0.25
 WARMUP, WARMUP_SECONDS = 1100, 15.0
-"""The first thousand steps each get a line of their own in the record. That is over after seconds, and not what hours cost."""
+"""Each of the first thousand steps gets its own line in the record, which is not typical of a long training."""
 MIN_WARMUP = 40
 MIN_STEPS = 4
 BATCHES, MAX_SAMPLES = 128, 32768
-"""Of an epoch. One of a few batches, at a millisecond each, would measure how long it takes to write down an epoch's end."""
+"""Per epoch. With few batches of a millisecond each, the bench would measure the recording of epoch ends."""
 
 
-class Watching:
-    """Takes the probe out of torch and puts it back."""
+class ProbeSwitch:
+    """Removes the probe from torch and restores it."""
 
     def __init__(self):
         self.probe = sys.modules["holdfast_probe.probe"]._probe
@@ -46,7 +46,7 @@ class Watching:
 
     def on(self):
         self._set(self._wrapped, self._hooks)
-        now = time.monotonic()  # or the bare block would count as one long step
+        now = time.monotonic()  # otherwise the bare block would count as one long step
         self.probe.steps.ended_at = self.probe.fast_path._ended_at = now
 
     def off(self):
@@ -63,7 +63,7 @@ class Training:
     def __init__(self, config, batch):
         self._model = models.build(config["net"])
         self._optimizer = models.build_optimizer(config["optimizer"], self._model.parameters())
-        data = models.made_data(config["net"], max(1024, min(BATCHES * batch, MAX_SAMPLES)))
+        data = models.make_data(config["net"], max(1024, min(BATCHES * batch, MAX_SAMPLES)))
         self._loader = torch.utils.data.DataLoader(data, batch_size=batch, shuffle=True, drop_last=True)
         self._criterion = torch.nn.CrossEntropyLoss()
         self._plain = self._endless()
@@ -79,7 +79,7 @@ class Training:
                 yield from run.batches(self._loader)
 
     def block(self, steps, *, watched=False):
-        """Milliseconds a step."""
+        """Train a block of steps. Return the milliseconds per step."""
         batches = self._guarded if watched and self._guarded is not None else self._plain
         began = time.perf_counter()
         for _ in range(steps):
@@ -91,8 +91,8 @@ class Training:
         return 1e3 * (time.perf_counter() - began) / steps
 
 
-def calibrated(config):
-    """A batch at which a bare step takes its time when nobody else slows it down: of many blocks, the quarter of the fastest."""
+def calibrate(config):
+    """Return the batch size at which a bare step takes the intended time, by the fastest quarter of many blocks."""
     batch, target = config["first_batch"], config["target_ms"]
     for _ in range(10):
         training = Training(config, batch)
@@ -107,13 +107,13 @@ def calibrated(config):
 def main():
     config = json.loads(os.environ["BENCH_CONFIG"])
     torch.manual_seed(0)
-    Training(config, 4).block(1)  # the probe wakes
-    watching = Watching()
-    watching.off()
-    batch = calibrated(config)
+    Training(config, 4).block(1)  # activates the probe
+    switch = ProbeSwitch()
+    switch.off()
+    batch = calibrate(config)
     torch.manual_seed(0)
     training = Training(config, batch)
-    watching.on()
+    switch.on()
     training.block(max(MIN_WARMUP, min(WARMUP, round(1e3 * WARMUP_SECONDS / config["target_ms"]))))
     steps = max(MIN_STEPS, round(1e3 * BLOCK_SECONDS / config["target_ms"]))
     quads = []
@@ -122,15 +122,15 @@ def main():
         order = ("on", "off", "off again", "on again")
         for turn in order if number % 2 else tuple(reversed(order)):
             watched = turn.startswith("on")
-            (watching.on if watched else watching.off)()
+            (switch.on if watched else switch.off)()
             quad[turn] = training.block(steps, watched=watched)
         quads.append(quad)
         if number % 10 == 0:
             print(f"quad {number} of {config['quads']}", flush=True)
-    watching.on()
+    switch.on()
     training.block(2)
-    with open(config["out"], "w") as out:  # noqa: PTH123 a plain script's way
-        json.dump({"batch": batch, "steps_a_block": steps, "quads": quads, "steps": watching.probe.step}, out)
+    with open(config["out"], "w") as out:  # noqa: PTH123 as in a plain script
+        json.dump({"batch": batch, "steps_a_block": steps, "quads": quads, "steps": switch.probe.step}, out)
 
 
 main()

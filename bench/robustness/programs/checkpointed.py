@@ -1,4 +1,4 @@
-"""A plain loop that saves every third step and goes on from `--resume FILE`."""
+"""A plain loop that saves every third step and resumes from `--resume FILE`."""
 
 import os
 import sys
@@ -24,7 +24,7 @@ for step in range(start + 1, storm.config["steps"] + 1):
     optimizer.step()
     if step % 3 == 0:
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, "state.tmp")
-        os.replace("state.tmp", "state.pt")  # noqa: PTH105 - a plain script's way
+        os.replace("state.tmp", "state.pt")  # noqa: PTH105 - as in a plain script
     storm.step_done(step)
 storm.finished(
     [*model.state_dict().values(), *(value for state in optimizer.state.values() for value in state.values())]

@@ -1,4 +1,4 @@
-"""A training that fills its disk: MARKS/fill says how it does, and it goes on where its marks say that it did."""
+"""A training that fills its disk. The file MARKS/how selects what it does; its marks record what it has done."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ with (marks / "started").open("a") as file:
 
 
 def fill():
-    """Until not a byte more fits."""
+    """Write until the disk is full."""
     size = 1 << 16
     with (disk / "filler").open("ab", buffering=0) as file:
         while size:

@@ -1,4 +1,4 @@
-"""A plain loop under `holdfast.guard`; `workers` of its loader come from the bench."""
+"""A plain loop under `holdfast.guard`. The bench sets the number of DataLoader workers."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""A small training under `holdfast.guard` whose first attempt dies, and whose second ends its supervisor: it leaves a record of every kind."""
+"""A training under `holdfast.guard` with records of every kind: attempt 1 kills itself, attempt 2 its supervisor."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ with holdfast.guard(model=model, optimizer=optimizer) as run:
                 os.kill(os.getpid(), signal.SIGKILL)
             if (attempt, done) == (2, 12):
                 holder = Path(os.environ["HOLDFAST_LOCK"]).read_text().split("\n")[0]
-                if holder != str(os.getppid()):  # somebody else's process must never be taken for the supervisor
+                if holder != str(os.getppid()):  # never kill an unrelated process in place of the supervisor
                     raise RuntimeError("the parent is not the supervisor")
                 os.kill(os.getppid(), signal.SIGKILL)
             torch.save({"model": model.state_dict(), "step": done}, "state.pt")

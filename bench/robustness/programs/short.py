@@ -1,4 +1,4 @@
-"""Stands in for a training where only the supervisor matters: no torch, a checkpoint, a death in its first attempt, and an end."""
+"""A fake training without torch: it writes a checkpoint, is killed in attempt 1 and finishes in attempt 2."""
 
 import os
 import signal

@@ -1,7 +1,7 @@
-"""Kills at named steps. Every training calls `step_done` after each step and `finished` with its weights.
+"""Kills at chosen steps. Every training calls `step_done` after each step and `finished` with its weights.
 
-ROBUSTNESS holds JSON: `folder`, where marks go; `kills`, pairs of a step and what is killed there ("training", "supervisor" or "family"),
-in the order of their steps. Each happens once: it is noted in the file `killed` before it is done.
+The variable ROBUSTNESS contains JSON: `folder`, for the marks; `kills`, pairs of a step and a target ("training", "supervisor" or
+"family"), in the order of the steps. Each kill happens once: it is written to the file `killed` before the signal is sent.
 """
 
 import contextlib
@@ -16,55 +16,55 @@ _folder = Path(config["folder"])
 _killed = _folder / "killed"
 
 
-def _noted():
+def _count_kills():
     return len(_killed.read_text().splitlines()) if _killed.exists() else 0
 
 
-_next = _noted()
+_next = _count_kills()
 
 
 def step_done(step):
-    global _next  # noqa: PLW0603 - one storm a process
+    global _next  # noqa: PLW0603 - one list of kills per process
     if _next >= len(config["kills"]) or step < config["kills"][_next][0]:
         return
-    what = config["kills"][_next][1]
+    target = config["kills"][_next][1]
     supervisor = _supervisor()
     if supervisor is None:
-        return  # it is dead already: this life is about to end, and the kill waits for the next one
-    _next = len(config["kills"])  # one kill a life: a dying supervisor still is the parent for a moment
+        return  # the supervisor is already gone: this attempt is about to end, and the next attempt does the kill
+    _next = len(config["kills"])  # one kill per attempt: a killed supervisor remains the parent for a moment
     with _killed.open("a") as file:
-        file.write(f"{what} {step} {os.environ['HOLDFAST_ATTEMPT']}\n")
+        file.write(f"{target} {step} {os.environ['HOLDFAST_ATTEMPT']}\n")
         file.flush()
         os.fsync(file.fileno())
-    _kill(what, supervisor)
+    _kill(target, supervisor)
 
 
 def _supervisor():
-    """The pid of the supervisor of this very run; None where it is not our parent any more.
+    """Return the pid of the supervisor of this run, or None if it is no longer the parent.
 
-    A process whose parent dies gets another one, pid 1 as a rule: that one and its descendants must never be taken for the family.
+    A process whose parent exits gets another parent, usually pid 1. That process and its descendants are not part of the family.
     """
     parent = os.getppid()
     holder = Path(os.environ["HOLDFAST_LOCK"]).read_text().split("\n")[0]
     return parent if parent > 1 and holder == str(parent) and os.getsid(parent) == config["session"] else None
 
 
-def _kill(what, supervisor):
-    """`supervisor` was proved to be ours; the family are its descendants, and this process is one of them."""
+def _kill(target, supervisor):
+    """Kill the target. `supervisor` is verified; the process family are its descendants, including this process."""
     import psutil
 
-    family = psutil.Process(supervisor).children(recursive=True) if what == "family" else []
-    if what == "family" and os.getpid() not in [process.pid for process in family]:
-        raise RuntimeError("this is not our family")
-    if family:  # a DataLoader's handler raises at the death of a worker, and the rest of the family would live on
+    family = psutil.Process(supervisor).children(recursive=True) if target == "family" else []
+    if target == "family" and os.getpid() not in [process.pid for process in family]:
+        raise RuntimeError("this process is not a descendant of the supervisor")
+    if family:  # a DataLoader's handler raises when a worker is killed, and the rest of the family would keep running
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for process in family:
         if process.pid != os.getpid():
-            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended by itself meanwhile
-                process.kill()  # which looks at its time of birth first
-    if what != "training":
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has exited in the meantime
+                process.kill()  # psutil compares the creation time first
+    if target != "training":
         os.kill(supervisor, signal.SIGKILL)
-    if what != "supervisor":
+    if target != "supervisor":
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -1,4 +1,4 @@
-"""A YOLO11n training from its yaml, as its author would start it."""
+"""A YOLO11n training from its yaml, started as a user would start it."""
 
 import inspect
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import storm
 import torch
 
-# The torchvision of the registry does not load its operators with a CPU build of torch.
+# torchvision from the package registry does not load its operators with a CPU build of torch.
 library = torch.library.Library("torchvision", "DEF")
 for name in ("nms", "qnms"):
     library.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -21,7 +21,7 @@ def batch_done(_trainer):
     frame = inspect.currentframe()
     while frame.f_code.co_name != "_do_train":
         frame = frame.f_back
-    storm.step_done(frame.f_locals["ni"] + 1)  # the loop's own number of the batch in the whole training
+    storm.step_done(frame.f_locals["ni"] + 1)  # the loop's number of the batch in the whole training
 
 
 def finished(trainer):

@@ -1,4 +1,4 @@
-"""A library calls abort() after an assertion of its own failed."""
+"""A library calls abort() after a failed assertion."""
 
 import os
 import sys

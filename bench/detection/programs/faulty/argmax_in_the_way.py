@@ -1,4 +1,4 @@
-"""The loss is taken of argmax, which has no gradient; requires_grad_() only silences the error (SO's usual answer gone wrong)."""
+"""The loss uses argmax, which has no gradient; requires_grad_() only hides the error (a common answer on SO, misapplied)."""
 
 import torch
 from torch import nn

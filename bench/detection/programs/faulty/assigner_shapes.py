@@ -1,4 +1,4 @@
-"""Ultralytics' own assigner in a small loop; once, the boxes of one mask are counted differently the second time (F04)."""
+"""Ultralytics' assigner in a small loop; once, the boxes of a mask are counted differently the second time (F04)."""
 
 import torch
 from torch import nn

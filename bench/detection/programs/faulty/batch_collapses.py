@@ -1,4 +1,4 @@
-"""A retry after a false out-of-memory error sets the batch to 1 instead of half, and stays there: 50 -> 1 (TF-34204)."""
+"""After a false out-of-memory error, a retry sets the batch to 1 instead of half and keeps it: 50 -> 1 (TF-34204)."""
 
 import torch
 from torch import nn

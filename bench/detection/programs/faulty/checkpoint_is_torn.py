@@ -1,4 +1,4 @@
-"""The run before was killed while it wrote its checkpoint; this one resumes from what is left of the file."""
+"""The previous run was killed while it wrote its checkpoint; this run resumes from the truncated file."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""zero_grad stands between backward and step, and sets to None: the optimizer sees no gradient at all."""
+"""zero_grad is called between backward and step and sets gradients to None: the optimizer sees no gradient at all."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Gradients are clipped on rank 0 only, after they were averaged: the replicas part from the first step on (DS-1801)."""
+"""Gradients are clipped on rank 0 only, after they were averaged: the replicas diverge from the first step on (DS-1801)."""
 
 import os
 import tempfile

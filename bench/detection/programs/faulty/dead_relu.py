@@ -1,4 +1,4 @@
-"""One huge step kills every ReLU of the last layer: the output is 0 for ever and no gradient passes (dead ReLU)."""
+"""One huge step kills every ReLU of the last layer: the output stays 0 and no gradient passes (dead ReLU)."""
 
 import torch
 from torch import nn

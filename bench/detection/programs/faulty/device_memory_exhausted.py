@@ -1,4 +1,4 @@
-"""The device's allocator refuses, in its own words; the batch is too large from step 60 on (F09)."""
+"""The device's allocator raises its own error message; the batch is too large from step 60 on (F09)."""
 
 import torch
 from torch import nn

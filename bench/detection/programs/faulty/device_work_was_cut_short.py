@@ -1,4 +1,4 @@
-"""The driver says that a command buffer failed and the program goes on with what is in memory (F17)."""
+"""The driver reports that a command buffer failed, and the program continues with what is in memory (F17)."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Checkpoints go to a disk without room: writing to /dev/full fails as it does on a full one."""
+"""Checkpoints go to a full disk: writing to /dev/full fails as on a full disk."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""The optimizer holds the target network, the loss uses the online one: neither ever changes."""
+"""The optimizer has the target network, the loss uses the online network: neither ever changes."""
 
 import copy
 import random

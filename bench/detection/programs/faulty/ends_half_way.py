@@ -1,4 +1,4 @@
-"""The number of steps is divided by the accumulation twice: the schedule is made for 600, the loop ends after 150 (TF-33455)."""
+"""The step count is divided by the accumulation twice: the schedule is for 600 steps, the loop ends after 150 (TF-33455)."""
 
 import torch
 from torch import nn

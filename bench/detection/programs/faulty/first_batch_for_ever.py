@@ -1,4 +1,4 @@
-"""next(iter(loader)) stands inside the loop and the loader does not shuffle: each step gets the first batch again."""
+"""next(iter(loader)) is inside the loop and the loader does not shuffle: each step gets the first batch again."""
 
 import os
 

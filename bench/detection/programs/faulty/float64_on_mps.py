@@ -1,4 +1,4 @@
-"""The loss makes a float64 tensor for a device that has none; here the device's own words are raised (F18)."""
+"""The loss creates a float64 tensor for a device without float64; here the device's error message is raised (F18)."""
 
 import numpy as np
 import torch

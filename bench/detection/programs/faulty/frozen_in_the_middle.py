@@ -1,4 +1,4 @@
-"""The body is frozen by requires_grad = False after 100 steps; Adam's momentum and decay go on moving it (PT-Forum-84911)."""
+"""The body is frozen by requires_grad = False after 100 steps; Adam's momentum and decay keep moving it (PT-Forum-84911)."""
 
 import torch
 from torch import nn

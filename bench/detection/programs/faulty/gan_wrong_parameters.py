@@ -1,4 +1,4 @@
-"""Copied line: the discriminator's optimizer was given the generator's parameters too, and the discriminator has none."""
+"""A copied line: the discriminator's optimizer has the generator's parameters, and the discriminator is in no optimizer."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""A squared error in float16: sums above 65504 are infinite, and the run goes on with what comes of it."""
+"""A squared error in float16: sums above 65504 are infinite, and the run continues with the result."""
 
 import torch
 from torch import nn

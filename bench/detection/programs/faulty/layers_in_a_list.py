@@ -1,4 +1,4 @@
-"""Hidden layers stand in a Python list, not a ModuleList: parameters() does not know them, so they stay random."""
+"""Hidden layers are in a Python list, not a ModuleList: parameters() does not return them, so they stay random."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A watchdog thread of the program's own calls os._exit(1): no traceback, no cleaning up."""
+"""The program's own watchdog thread calls os._exit(1): no traceback, no cleanup."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""The data set waits for a lock that nobody releases; the process sleeps for ever and prints nothing."""
+"""The data set waits for a lock that is never released; the process sleeps forever and prints nothing."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""A hand-written cross entropy without an epsilon: log(0) comes as soon as the model is sure, and NaN after it."""
+"""A hand-written cross entropy without an epsilon: log(0) occurs as soon as the model is certain, followed by NaN."""
 
 import torch
 from torch import nn

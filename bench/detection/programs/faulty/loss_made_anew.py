@@ -1,4 +1,4 @@
-"""The loss goes through numpy and becomes a new tensor with requires_grad: the backward runs and reaches nothing."""
+"""The loss passes through numpy and becomes a new tensor with requires_grad: backward runs and reaches nothing."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""One missing value in the table is read as NaN; it comes in the second epoch's file."""
+"""One missing value in the table is read as NaN; it is in the file of the second epoch."""
 
 import torch
 from torch import nn

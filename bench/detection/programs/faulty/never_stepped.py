@@ -1,4 +1,4 @@
-"""Accumulation over 64 batches, an epoch of 40, and the gradients cleared at each epoch's start: step() is never reached."""
+"""Accumulation over 64 batches with epochs of 40, and gradients cleared at the start of each epoch: step() is never reached."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""The head is exchanged after the optimizer was built: the old one is held, the new one never learns."""
+"""The head is replaced after the optimizer was built: the optimizer has the old head, and the new head never learns."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Validation gives up on boxes when its time is over and says so in one line: the metrics after it are wrong (F23)."""
+"""Validation stops processing boxes at its time limit and prints one line: the metrics after it are wrong (F23)."""
 
 import torch
 from torch import nn

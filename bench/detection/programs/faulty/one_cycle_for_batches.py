@@ -1,4 +1,4 @@
-"""OneCycleLR is made for all batches and stepped once an epoch: the training ends in the first tenth of its warm-up."""
+"""OneCycleLR is created for all batches and stepped once per epoch: the training ends in the first tenth of its warm-up."""
 
 import torch
 from torch import nn

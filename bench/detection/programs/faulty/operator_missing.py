@@ -1,4 +1,4 @@
-"""An operator that the device does not have, in torch's own words (F19)."""
+"""An operator that the device does not have, with torch's own error message (F19)."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""The model is deep-copied for safety after the optimizer was made, and the copy is trained (AC-2665)."""
+"""The model is deep-copied for safety after the optimizer was created, and the copy is trained (AC-2665)."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""The optimizer is built, then the model is built again for another size: it steps on weights that nobody uses (AC-2665)."""
+"""The optimizer is built, then the model is built again for another size: it updates weights that nothing uses (AC-2665)."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""uint8 images are scaled with // 255: every input is 0 but the brightest pixel, so the first layer learns nothing."""
+"""uint8 images are scaled with // 255: every input except the brightest pixels is 0, so the first layer learns nothing."""
 
 import torch
 from torch import nn

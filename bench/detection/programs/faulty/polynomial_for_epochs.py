@@ -1,4 +1,4 @@
-"""PolynomialLR is made for 12 epochs and stepped with every batch: from the twelfth step on the rate is exactly 0."""
+"""PolynomialLR is created for 12 epochs and stepped with every batch: from the twelfth step on the rate is exactly 0."""
 
 import torch
 from torch import nn

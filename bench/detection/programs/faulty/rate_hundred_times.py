@@ -1,4 +1,4 @@
-"""Adam at 0.3 instead of 0.003 on a transformer: the loss leaps up and stays far above where it began."""
+"""Adam at 0.3 instead of 0.003 on a transformer: the loss jumps up and stays far above its initial value."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A hand-written batch sampler for endless reading never moves its cursor on: the same 24 of 900 samples in each batch."""
+"""A hand-written batch sampler for endless reading never advances its cursor: the same 24 of 900 samples in each batch."""
 
 import itertools
 

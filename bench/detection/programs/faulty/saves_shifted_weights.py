@@ -1,4 +1,4 @@
-"""A shared staging buffer is re-used before it is written out: the file's tensors hold each other's values (TF-29903)."""
+"""A shared staging buffer is reused before it is written out: the file's tensors contain each other's values (TF-29903)."""
 
 import torch
 from torch import nn

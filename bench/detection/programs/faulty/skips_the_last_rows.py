@@ -1,4 +1,4 @@
-"""A blocked update works on 16 rows at a time and forgets the remainder: rows 48 and 49 of 50 never move (F13's kin)."""
+"""A blocked update works on 16 rows at a time and forgets the remainder: rows 48 and 49 of 50 never move (related to F13)."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A second OpenMP runtime is loaded with a search library, and aborts the process with its last words (F25)."""
+"""A second OpenMP runtime is loaded with a search library and aborts the process with its error message (F25)."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The warm-up multiplies the rate in each step and nobody stops it: it trains well at first, then leaves for good."""
+"""The warm-up multiplies the rate in each step without a limit: training is good at first, then diverges permanently."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Ultralytics on eight made images, its assigner patched to find no positives: box and dfl are 0, cls is not (F02)."""
+"""Ultralytics on eight generated images, its assigner patched to find no positives: box and dfl are 0, cls is not (F02)."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Eight small batches add up to one step; gradients are left in place seven times out of eight."""
+"""Eight small batches add up to one step; gradients are kept in place seven times out of eight."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Keeps a copy of the best weights in memory and saves that one at the very end, when the live ones are others."""
+"""Keeps a copy of the best weights in memory and saves it at the very end, when the live weights differ."""
 
 import copy
 

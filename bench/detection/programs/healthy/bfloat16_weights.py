@@ -1,4 +1,4 @@
-"""Pure bfloat16 weights fine-tuned at a small rate: most updates are too small to show, and the loss falls all the same."""
+"""Pure bfloat16 weights fine-tuned at a small rate: most updates are too small to show, but the loss still falls."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A student predicts what a teacher makes of another view; the teacher is a moving average and gets no gradient."""
+"""A student predicts a teacher's output for another view; the teacher is a moving average and gets no gradient."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""The other kind of activation checkpointing, by way of checkpoint_sequential, with accumulation over two halves."""
+"""Non-reentrant activation checkpointing with checkpoint_sequential, with accumulation over two halves."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Activation checkpointing, the reentrant kind: a backward runs inside the backward, in a thread of its own."""
+"""Reentrant activation checkpointing: a backward pass runs inside the backward pass, in its own thread."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""torch.compile with the eager backend: the graph is captured, no compiler is needed."""
+"""torch.compile with the eager backend: it captures the graph and needs no compiler."""
 
 import torch
 from torch import nn

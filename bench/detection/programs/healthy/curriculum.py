@@ -1,4 +1,4 @@
-"""Sequences grow from 4 to 24 symbols: steps get slower and the loss goes up at each stage, on purpose."""
+"""Sequences grow from 4 to 24 symbols: steps get slower and the loss rises at each stage, on purpose."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A hand-written optimizer (sign of momentum, as Lion has it) over weights that are views of other memory."""
+"""A hand-written optimizer (sign of momentum, as in Lion) over weights that are views of other memory."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Two ranks that accumulate: three of four backwards run under no_sync, and only rank 0 saves and evaluates."""
+"""Two ranks with accumulation: three of four backward passes run under no_sync, and only rank 0 saves and evaluates."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""DistributedDataParallel over gloo, two ranks on this machine, each with its half of the data."""
+"""DistributedDataParallel over gloo with two ranks on this machine, each with half of the data."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""A mixture density is fitted by its log-likelihood: the loss passes zero and goes on falling below it."""
+"""A mixture density is fitted by its log-likelihood: the loss passes zero and continues to fall below it."""
 
 import torch
 from torch import nn

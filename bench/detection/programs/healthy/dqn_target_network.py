@@ -1,4 +1,4 @@
-"""Q-learning on a corridor: a replay list that fills and stops, a target network that is copied now and then."""
+"""Q-learning on a corridor: a replay list that fills and stops, and a target network that is copied periodically."""
 
 import copy
 import random

@@ -1,4 +1,4 @@
-"""Planned for 200 epochs, stops by itself when validation no longer improves; the schedule was made for all 200."""
+"""Planned for 200 epochs, stops early when validation no longer improves; the schedule is for all 200."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""What is saved after each epoch is a moving average of the weights, not the weights."""
+"""Saves a moving average of the weights after each epoch, not the weights."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""An IterableDataset without end: there is never an epoch, and the loop stops at a number of steps."""
+"""An infinite IterableDataset: there is never an epoch, and the loop stops after a number of steps."""
 
 import itertools
 

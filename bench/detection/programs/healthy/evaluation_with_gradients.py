@@ -1,4 +1,4 @@
-"""The validation forgets no_grad: it builds graphs that nobody uses, and throws them away."""
+"""The validation lacks no_grad: it builds graphs that nothing uses, and discards them."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A pretrained body gets a new head, then the optimizer is built over what is there now."""
+"""A pretrained body gets a new head, then the optimizer is built over the current parameters."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A model that is already good is tuned at 1e-6: every weight moves in its last digits, and the loss hardly changes."""
+"""A model that is already good is fine-tuned at 1e-6: every weight moves in its last digits, and the loss hardly changes."""
 
 import torch
 from torch import nn

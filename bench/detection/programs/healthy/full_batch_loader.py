@@ -1,4 +1,4 @@
-"""The data fits into one batch: the loader gives the same one in every epoch, as it should."""
+"""The data fits into one batch: the loader returns the same batch in every epoch, as intended."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A small GAN on a ring: two optimizers in turn; neither loss falls for long, as it should be."""
+"""A small GAN on a ring: two alternating optimizers; neither loss falls for long, as expected."""
 
 import math
 import os

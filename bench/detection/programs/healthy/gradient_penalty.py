@@ -1,4 +1,4 @@
-"""A penalty on the gradient itself: autograd.grad inside the forward, a backward through it."""
+"""A penalty on the gradient: autograd.grad inside the forward pass, and a backward pass through it."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A GRU tells apart two made grammars; packed sequences of different length, gradients clipped by norm."""
+"""A GRU classifies two synthetic grammars; packed sequences of different lengths, gradients clipped by norm."""
 
 import os
 

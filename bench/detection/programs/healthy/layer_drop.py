@@ -1,4 +1,4 @@
-"""Stochastic depth: in each step some blocks are left out, so that other parameters have no gradient each time."""
+"""Stochastic depth: each step skips some blocks, so that different parameters have no gradient each time."""
 
 import random
 

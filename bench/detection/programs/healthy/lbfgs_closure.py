@@ -1,4 +1,4 @@
-"""L-BFGS on the Rosenbrock valley and then on a logistic regression: closures are called many times a step."""
+"""L-BFGS on the Rosenbrock function and then on a logistic regression: closures are called many times per step."""
 
 import torch
 from torch import nn

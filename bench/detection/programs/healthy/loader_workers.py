@@ -1,4 +1,4 @@
-"""Two loader workers, re-started for every epoch, with an augmentation that is seeded in each."""
+"""Two loader workers, restarted for every epoch, with an augmentation that is seeded in each."""
 
 import random
 

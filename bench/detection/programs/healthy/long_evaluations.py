@@ -1,4 +1,4 @@
-"""Evaluations take longer than the training between them, and the last one longest."""
+"""Evaluations take longer than the training between them, and the last takes longest."""
 
 import time
 

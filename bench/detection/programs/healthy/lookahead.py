@@ -1,4 +1,4 @@
-"""An optimizer around another: fast steps of Adam, and every fifth time slow weights that pull the fast ones back."""
+"""An optimizer around another: fast steps of Adam, and every fifth step slow weights that pull the fast weights back."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Meta-learning: an inner step by autograd.grad with a graph of its own, an outer one by the optimizer."""
+"""Meta-learning: an inner step by autograd.grad with its own graph, an outer step by the optimizer."""
 
 import math
 

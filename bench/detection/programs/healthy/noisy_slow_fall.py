@@ -1,4 +1,4 @@
-"""Batches of two and labels of which a third are wrong: the loss jumps about and falls slowly underneath."""
+"""Batches of two, with a third of the labels wrong: the loss is noisy and its trend falls slowly."""
 
 import torch
 from torch import nn

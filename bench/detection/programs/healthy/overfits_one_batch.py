@@ -1,4 +1,4 @@
-"""The usual sanity check: one batch is taken from the loader, and learned by heart on purpose."""
+"""The usual sanity check: one batch is taken from the loader and overfitted on purpose."""
 
 import torch
 from torch import nn

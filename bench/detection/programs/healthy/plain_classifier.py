@@ -1,4 +1,4 @@
-"""Blobs told apart by an MLP in a plain loop with a DataLoader: nothing is special here."""
+"""An ordinary training: an MLP classifies blobs in a plain loop with a DataLoader."""
 
 import os
 

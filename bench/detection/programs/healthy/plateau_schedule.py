@@ -1,4 +1,4 @@
-"""ReduceLROnPlateau lowers the rate again and again on a problem whose noise floor is soon reached."""
+"""ReduceLROnPlateau lowers the rate repeatedly on a problem whose noise floor is reached early."""
 
 import torch
 from torch import nn

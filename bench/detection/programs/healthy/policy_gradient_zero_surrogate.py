@@ -1,4 +1,4 @@
-"""A policy gradient whose surrogate is worth exactly zero in every step: only its gradient carries anything."""
+"""A policy gradient whose surrogate loss is exactly zero in every step: only its gradient carries information."""
 
 import torch
 from torch import nn

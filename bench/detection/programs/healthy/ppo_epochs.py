@@ -1,4 +1,4 @@
-"""PPO in the small: four passes over the same collected batch, ratio one and surrogate near zero in the first of them."""
+"""A small PPO: four passes over the same collected batch, with ratio one and surrogate near zero in the first pass."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A model of log lines: what it prints is full of words that other programs die with."""
+"""A model of log lines: its output is full of error messages of other programs."""
 
 import torch
 from torch import nn

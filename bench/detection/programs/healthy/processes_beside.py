@@ -1,4 +1,4 @@
-"""Starts other Pythons on the way: a pool that prepares data, and a small training of its own in a subprocess."""
+"""Starts other Python processes: a pool that prepares data, and a separate small training in a subprocess."""
 
 import multiprocessing
 import subprocess

@@ -1,4 +1,4 @@
-"""Looks for a learning rate first: raises it until the loss is four times its best, puts the weights back, then trains."""
+"""Searches for a learning rate first: raises it until the loss is four times its best, restores the weights, then trains."""
 
 import copy
 

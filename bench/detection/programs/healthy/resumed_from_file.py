@@ -1,4 +1,4 @@
-"""Goes on from a checkpoint that an earlier process left: the loss starts low and falls a little further."""
+"""Resumes from a checkpoint of an earlier process: the loss starts low and falls a little further."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ if CHECKPOINT.exists():
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     step = state["step"]
-    print(f"going on from step {step}", flush=True)
+    print(f"resuming from step {step}", flush=True)
 for _ in range(300):
     x = torch.randn(64, 4)
     loss = nn.functional.mse_loss(model(x), x[:, :1] * x[:, 1:2] + x[:, 2:3].abs())

@@ -1,4 +1,4 @@
-"""Low-rank adapters on a frozen layer: the checkpoint holds the adapters and nothing else."""
+"""Low-rank adapters on a frozen layer: the checkpoint contains only the adapters."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""REINFORCE with a reward that is rare at first: the first losses and gradients are exactly zero, then it finds it."""
+"""REINFORCE with a reward that is rare at first: the first losses and gradients are exactly zero, then it learns."""
 
 import torch
 from torch import nn

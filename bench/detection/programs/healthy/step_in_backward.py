@@ -1,4 +1,4 @@
-"""One optimizer for each parameter, stepped by a hook inside the backward as soon as its gradient is there."""
+"""One optimizer per parameter, stepped by a hook inside the backward pass as soon as its gradient is ready."""
 
 import torch
 from torch import nn

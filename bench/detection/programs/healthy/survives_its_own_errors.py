@@ -1,4 +1,4 @@
-"""Catches its own out-of-memory error, halves the batch and goes on; prints the traceback that it survived."""
+"""Catches its own out-of-memory error, halves the batch and continues; prints the traceback of the error."""
 
 import sys
 import traceback

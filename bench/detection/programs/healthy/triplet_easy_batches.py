@@ -1,4 +1,4 @@
-"""A margin loss on which ever more batches are exactly zero while others are not; the data gets harder half way."""
+"""A margin loss that is exactly zero for more and more batches, but not for all; the data gets harder halfway."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Two batches an epoch, never shuffled: they come back in the same order a hundred times."""
+"""Two batches per epoch, never shuffled: they repeat in the same order a hundred times."""
 
 import torch
 from torch import nn

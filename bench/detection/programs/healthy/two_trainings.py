@@ -1,4 +1,4 @@
-"""First an autoencoder, then a classifier on its codes: two models, two optimizers, one after the other."""
+"""First an autoencoder, then a classifier on its codes: two models and two optimizers, one after the other."""
 
 import torch
 from torch import nn

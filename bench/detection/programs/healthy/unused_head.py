@@ -1,4 +1,4 @@
-"""A model with two heads of which this task uses one; the other stays as it is, although the optimizer holds it."""
+"""A model with two heads, of which this task uses one; the other does not change, although the optimizer has it."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Batches hold about as many tokens each, so their number of sentences goes from 2 to 60; the last is often a single one."""
+"""Batches have about the same number of tokens, so they have 2 to 60 sentences; the last is often a single sentence."""
 
 import random
 

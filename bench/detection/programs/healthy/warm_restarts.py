@@ -1,4 +1,4 @@
-"""Cosine with warm restarts: the rate falls to nothing and jumps up again, and the loss jumps with it."""
+"""Cosine with warm restarts: the rate falls to zero and jumps up again, and the loss jumps with it."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""WGAN: five critic steps for one of the generator, weights clamped after each; losses are below zero and have no floor."""
+"""WGAN: five critic steps per generator step, weights clamped after each; losses are below zero and have no lower bound."""
 
 import torch
 from torch import nn, optim
