@@ -24,7 +24,7 @@ TRAINING = """
 import sys, time, torch
 steps = int(sys.argv[1])
 if "holdfast_probe.probe" in sys.modules:
-    sys.modules["holdfast_probe.probe"]._probe.looks.clear()
+    sys.modules["holdfast_probe.probe"]._probe.inspectors.clear()
     sys.modules["holdfast_probe.probe"]._probe.watching = False
 weight = torch.nn.Parameter(torch.zeros(1))
 optimizer = torch.optim.SGD([weight], lr=0.0)

@@ -57,7 +57,7 @@ class Stub:
             self.obey()
         began = time.monotonic()
         self.child.close()
-        words = self.child.last_words(20)
+        words = self.child.last_lines(20)
         self.tell(
             "closed",
             seconds=time.monotonic() - began,

@@ -392,7 +392,7 @@ def test_progress_without_a_terminal_is_plain_lines(capsys):
         for slow in (False, True):
             progress.on_check_start(made(passes, "images"))
             if slow:
-                progress._lasts("images")
+                progress._announce("images")
             for n in range(1, 1001):
                 progress.update(n, 1000, "files")
             progress.on_check_end(None)

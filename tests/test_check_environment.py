@@ -138,7 +138,7 @@ def test_interpreter_that_dies_beside_faiss_names_it():
     python = parse_facts(Reply((PYTHON, BEGUN, TORCH, openmp, tried), -6, words))
     assert python.torch.devices == ["mps", "cpu"]
     assert python.died == "faiss: it was killed by SIGABRT"
-    assert python.last_words == words
+    assert python.last_lines == words
 
 
 def test_what_says_nothing_is_no_interpreter():

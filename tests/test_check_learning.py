@@ -92,7 +92,7 @@ def show_yolo() -> dict[str, dict[str, str]]:
     from holdfast.simulator.trainings import mixture, squares
 
     def first_report() -> None:
-        injection.Faults({"folder": ".", "device": {}, "zero": {}}).watch(trainer)
+        injection.Faults({"folder": ".", "device": {}, "zero": {}}).patch_trainer(trainer)
         squares.train_yolo(epochs=50, device="sim")
 
     def sound() -> None:

@@ -63,7 +63,7 @@ def hostile_run(folder: Path, *, over: bool) -> RunFolder:
         events.OutputMatched(at=3, rule=HOSTILE, stream=HOSTILE, text=HOSTILE),
         events.SupervisorNote(at=3, what=HOSTILE, detail=HOSTILE),
         events.FindingMade(at=3, finding=finding),
-        events.AttemptEnded(at=4, attempt=1, code=1, signal=HOSTILE, stopped_by=HOSTILE, planned=HOSTILE, last_words=[HOSTILE],
+        events.AttemptEnded(at=4, attempt=1, code=1, signal=HOSTILE, stopped_by=HOSTILE, planned=HOSTILE, last_lines=[HOSTILE],
                             evidence=[events.Evidence(HOSTILE, HOSTILE)]),
         events.CheckpointsBackedUp(at=5, attempt=1, files=[events.BackedUpFile(HOSTILE, HOSTILE, 1)], left_out=[HOSTILE]),
         events.DecisionMade(at=5, decision=Decision(action="stop", attempt=1, why=HOSTILE, cause=HOSTILE)),

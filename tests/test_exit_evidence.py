@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.diagnosis.exits import exception_line
-from holdfast.process.exit_evidence import collect_exit_evidence, last_words, signal_from_exit_code
+from holdfast.process.exit_evidence import collect_exit_evidence, last_lines, signal_from_exit_code
 from holdfast.schema.events import AttemptEnded, Evidence
 
 
@@ -48,7 +48,7 @@ def test_the_machines_evidence_is_kept_in_order():
     """Signal first, then what the machine said, then what was printed."""
     system = [Evidence("cgroup", "oom_kill rose"), Evidence("not readable", "kernel log: no")]
     found = collect_exit_evidence(-9, "SIGKILL", ["zsh: killed     python train.py"], system)
-    assert sources(found) == ["signal", "cgroup", "not readable", "last words"]
+    assert sources(found) == ["signal", "cgroup", "not readable", "last output"]
 
 
 TORCHRUN = """\
@@ -104,7 +104,7 @@ def test_a_spawned_process_and_a_loaders_worker():
 )
 def test_what_shells_and_the_interpreter_say_of_a_signal(line, name):
     """Every form is known for the signal it means."""
-    assert collect_exit_evidence(1, None, [line]) == [Evidence("last words", f"{line} ({name})")]
+    assert collect_exit_evidence(1, None, [line]) == [Evidence("last output", f"{line} ({name})")]
 
 
 @pytest.mark.parametrize(
@@ -135,10 +135,10 @@ def test_a_long_traceback_is_kept_from_its_head():
     """Forty lines are enough, unless the traceback that ends there began earlier; two hundred are the most."""
     noise = [f"line {n}" for n in range(300)]
     frames = ["Traceback (most recent call last):", *[f"  frame {n}" for n in range(80)], "ValueError: x"]
-    assert last_words([*noise, *frames]) == frames
-    assert last_words(noise) == noise[-40:]
-    assert last_words([*noise, *frames[:1], *noise[:250]]) == noise[210:250]
-    assert last_words(["only this"]) == ["only this"]
+    assert last_lines([*noise, *frames]) == frames
+    assert last_lines(noise) == noise[-40:]
+    assert last_lines([*noise, *frames[:1], *noise[:250]]) == noise[210:250]
+    assert last_lines(["only this"]) == ["only this"]
 
 
 def test_what_a_loaders_thread_raises_afterwards_is_not_the_cause():
@@ -155,7 +155,7 @@ def test_what_a_loaders_thread_raises_afterwards_is_not_the_cause():
         "ConnectionResetError: [Errno 104] Connection reset by peer",
     ]
     for words in ([*main, *thread], [*thread, *main]):
-        gone = AttemptEnded(at=1.0, attempt=1, code=1, last_words=words)
+        gone = AttemptEnded(at=1.0, attempt=1, code=1, last_lines=words)
         assert exception_line(gone) == "NotImplementedError: no such operator"
-    alone = AttemptEnded(at=1.0, attempt=1, code=1, last_words=thread)
+    alone = AttemptEnded(at=1.0, attempt=1, code=1, last_lines=thread)
     assert exception_line(alone) == thread[-1]

@@ -48,7 +48,7 @@ def dies(at, attempt, began, last_step, code=None):
             stopped_by=None,
             planned="",
             evidence=[],
-            last_words=[],
+            last_lines=[],
         )
     ]
 

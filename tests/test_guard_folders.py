@@ -215,7 +215,7 @@ def test_snapshots_of_another_user_are_not_removed(shared, monkeypatch):
         wrote(store, position)
     assert store.positions(own_only=True) == [8, 4, 3]
     ranks = Store(str(shared), 0, 2)
-    ranks.at = 1
+    ranks.last_position = 1
     ranks._discard_incomplete()
     store.clear()
     ranks.clear()

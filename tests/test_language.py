@@ -52,7 +52,7 @@ OLD_NAMES = words(
 OLD_NAME_SHAPES = re.compile(r"_?(MOST|LEAST|LONGEST|SHORTEST|LARGEST|SMALLEST)_[A-Z]\w*")
 OLD_STRINGS = words(
     """
-    hello goodbye observed uncleared movement quiet remark printed vaulted snapshot-torn --max-loss --beside
+    hello goodbye observed uncleared movement remark printed vaulted snapshot-torn --max-loss --beside
     HOLDFAST_MOST_LOST HOLDFAST_MEAN_LIFE HOLDFAST_OTHERWISE
     """
 )
@@ -65,7 +65,7 @@ DIALECT = {
     r"unharmed|spoil(s|ed|t|ing)?\b": "uninterrupted, corrupt",
     r"rungs?\b|ladders?\b": "remedy step, remedies",
     r"rehears\w*|oracles?\b": "dry run, operator check",
-    r"offspring|whereabouts|surroundings|narrat\w+|vault(s|ed)?\b(?! login)": "descendants, location, environment",
+    r"offspring|whereabouts|surroundings|narrat\w+|(?<!hashicorp )vault(s|ed)?\b(?! login)": "descendants, location, environment",
     r"beside\b": "next to, in addition to, compared with",
     r"gave it back|giv(es|ing|en) back": "restore",
     r"last words": "last output, last lines",
@@ -80,6 +80,7 @@ QUOTED = {
     "schema/ultralytics_settings.py": "made from another project's files",
     "probe/holdfast_probe/secret_shapes.py": "names of vendors",
     "probe/holdfast_probe/secret_names.py": "names of vendors and programs",
+    "probe/holdfast_probe/secret_programs.py": "names of programs",
     "probe/holdfast_probe/redact.py": "names of databases and programs",
 }
 """Files that quote the words of others."""

@@ -231,7 +231,7 @@ def test_verdict_failed_says_why():
 
 
 @pytest.mark.parametrize(
-    ("last_words", "again"),
+    ("last_lines", "again"),
     [
         ("RuntimeError: operator torchvision::nms does not exist", False),
         (
@@ -241,9 +241,9 @@ def test_verdict_failed_says_why():
         ("ConnectionResetError: [Errno 104] Connection reset by peer", True),
     ],
 )
-def test_known_mistake_before_the_first_step_is_not_repeated(last_words, again):
+def test_known_mistake_before_the_first_step_is_not_repeated(last_lines, again):
     """What would come again at the same place is not tried again; what passes is."""
-    decision = decided(seen(started(), trains(), ended(1, last_step=0, words=[*TRACEBACK, last_words])))
+    decision = decided(seen(started(), trains(), ended(1, last_step=0, words=[*TRACEBACK, last_lines])))
     assert (decision.action is Action.RESTART) == again
 
 

@@ -49,7 +49,7 @@ def every_kind(path: str) -> list[events.AnyEvent]:
         events.CheckpointsBackedUp(at=1, attempt=2, files=[events.BackedUpFile(path=path, kept=path, bytes=3)]),
         events.Reloaded(at=1, path=path, loads=True),
         events.DecisionMade(at=1, decision=decision),
-        events.AttemptEnded(at=2, attempt=2, code=1, stopped_by="supervisor gone", last_words=["CUDA out of memory"]),
+        events.AttemptEnded(at=2, attempt=2, code=1, stopped_by="supervisor gone", last_lines=["CUDA out of memory"]),
         events.StageStarted(at=2, stage=1, of=1, name="training", folder="1-training", weights=path),
         events.StageEnded(at=2, stage=1, name="training", verdict="failed", reason="failed", metric="mAP50-95", best=path),
         events.RunEnded(at=3, verdict="not-learned", reason="true", proofs=[Proof(name="memory", answer="holds")]),
@@ -80,7 +80,7 @@ def test_password_that_is_a_word_of_ours_does_no_harm(word, tmp_path):
         event for event in read if not isinstance(event, events.FindingMade) or event.finding.rule == "loss-all-zero"
     ]
     assert [vocabulary(event) for event in kept] == [vocabulary(event) for event in recorded]
-    assert recorder.state.attempts[-1].ended.last_words == ["CUDA out of memory"]
+    assert recorder.state.attempts[-1].ended.last_lines == ["CUDA out of memory"]
 
 
 def test_all_these_words_at_once_in_a_real_run(tmp_path):

@@ -189,7 +189,7 @@ def hostile():
             last_step=19,
             seconds=21.0,
             evidence=[events.Evidence(HOSTILE, HOSTILE)],
-            last_words=[*TRACEBACK, HOSTILE, "```", "\udcff half a character"],
+            last_lines=[*TRACEBACK, HOSTILE, "```", "\udcff half a character"],
         ),
         events.CheckpointsBackedUp(at=DAY + 21, attempt=1, files=[events.BackedUpFile(HOSTILE, HOSTILE, 1)]),
         events.DecisionMade(at=DAY + 21, decision=Decision(action=Action.STOP, attempt=1, why=HOSTILE)),
@@ -264,7 +264,7 @@ def test_a_million_steps_and_500_findings_stay_small(tmp_path):
                 history.append(events.Saved(at=at, step=last, path=f"{last} {long}"))
         history.append(
             events.AttemptEnded(
-                at=n * 1e4 + 9e3, attempt=n + 1, code=1, last_step=first + 9_999, seconds=9e3, last_words=[long] * 200
+                at=n * 1e4 + 9e3, attempt=n + 1, code=1, last_step=first + 9_999, seconds=9e3, last_lines=[long] * 200
             )
         )
     state = RunState()

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from holdfast.diagnosis.run_state import RunState
-from holdfast.diagnosis.verdict import _checkpoint_reloads
+from holdfast.diagnosis.verdict import _check_checkpoint_reloads
 from holdfast.probe.holdfast_probe import verify_checkpoint
 from holdfast.schema import events
 from holdfast.storage.journal import Entry
@@ -273,6 +273,6 @@ def test_what_is_not_read_back_is_told_and_held_against_nothing():
         events.Reloaded(at=1.0, path="m.pt", step=1, loads=None, why="a TorchScript archive runs code when it loads"),
     ):
         state.fold(Entry(event, 1))
-    proof = _checkpoint_reloads(state.attempt)
+    proof = _check_checkpoint_reloads(state.attempt)
     assert proof.answer == "does not apply"
     assert "m.pt was not read back: a TorchScript archive" in proof.detail

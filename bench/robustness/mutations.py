@@ -386,7 +386,7 @@ def _import_everything() -> None:
     import pkgutil
 
     importlib.import_module("holdfast.cli.app")
-    for package in ("act", "show", "judge", "record", "observe"):
+    for package in ("supervisor", "render", "diagnosis", "storage", "machine"):
         found = importlib.import_module(f"holdfast.{package}")
         for module in pkgutil.walk_packages(found.__path__, f"{found.__name__}."):
             with contextlib.suppress(ImportError):

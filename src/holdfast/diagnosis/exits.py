@@ -106,7 +106,7 @@ def exception_words(ended: AttemptEnded) -> list[str]:
     Chained exceptions belong together, and so do those of the ranks and of the launcher that reports them. An earlier
     traceback that was caught and printed does not.
     """
-    lines = _remove_thread_tracebacks([_RANK.sub("", line) for line in ended.last_words])
+    lines = _remove_thread_tracebacks([_RANK.sub("", line) for line in ended.last_lines])
     begins = [n for n, line in enumerate(lines) if _TRACEBACK.match(line)]
     if not begins:
         return lines
@@ -138,7 +138,7 @@ def match_exception(ended: AttemptEnded, *patterns: str) -> str | None:
 
 def match_output(ended: AttemptEnded, *patterns: str) -> str | None:
     """Return the newest of the last lines of output that matches one of the patterns."""
-    return _find_newest(ended.last_words, patterns)
+    return _find_newest(ended.last_lines, patterns)
 
 
 def _find_newest(lines: Sequence[str], patterns: Sequence[str]) -> str | None:

@@ -55,7 +55,7 @@ class End:
             seconds=at,
             stopped_by=self.stopped_by,
             evidence=self.evidence,
-            last_words=self.words,
+            last_lines=self.words,
         )
 
 

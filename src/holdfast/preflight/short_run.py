@@ -340,8 +340,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 def _describe_failure(recorded: list[events.AnyEvent], output: Path) -> str:
     ended = next((event for event in recorded if isinstance(event, events.AttemptEnded)), None)
-    if ended is not None and ended.last_words:
-        return _one_line(ended.last_words[-1])
+    if ended is not None and ended.last_lines:
+        return _one_line(ended.last_lines[-1])
     if ended is not None and ended.signal is not None:
         return f"it was killed by {ended.signal}"
     lines = [line for line in output.read_text(errors="replace").splitlines() if line.strip()]

@@ -6,7 +6,7 @@
             ...                       # the supervisor may call ask_to_stop(), terminate() or suspend()
         child.terminate(grace=5.0)    # processes that the child left running
         child.close()                 # after this, all output is shown and recorded
-        child.last_words(40)
+        child.last_lines(40)
 
 The child runs in its own session. Each standard stream that is a terminal for the user is a separate pseudo-terminal
 for the child. The first of them is its controlling terminal, so prompts, pdb, getpass and Ctrl-C work as usual.
@@ -63,7 +63,7 @@ BLOCKED_SECONDS = 0.25
 """A write that takes longer than this is blocked by the reader."""
 
 
-class LastWords(NamedTuple):
+class LastOutput(NamedTuple):
     stderr: list[str]
     stdout: list[str]
 
@@ -180,9 +180,11 @@ class ChildProcess:
         last_lines = (source.tail().rpartition(b"\n")[2] for source in self._streams.recorded.values())
         return any(line.strip() and b"\r" not in line for line in last_lines)
 
-    def last_words(self, lines: int) -> LastWords:
+    def last_lines(self, lines: int) -> LastOutput:
         """Return the last lines of output in readable form. Complete only after `close`."""
-        return LastWords(*(readable_lines(self._streams.recorded[stream].tail(), lines) for stream in (STDERR, STDOUT)))
+        return LastOutput(
+            *(readable_lines(self._streams.recorded[stream].tail(), lines) for stream in (STDERR, STDOUT))
+        )
 
     def watch(self, matcher: OutputMatcher) -> None:
         """Search the child's output, from its first byte on. Complete only after `close`."""

@@ -6,7 +6,7 @@ Sources in addition to those of `holdfast.machine.base`:
     exit code     128 + n: how shells and some launchers report that their child was killed by signal n
     torchrun      a line of a launcher about one of its workers
     data loader   a line of PyTorch about one of its DataLoader workers
-    last words    what a shell or the interpreter printed about a signal
+    last output   what a shell or the interpreter printed about a signal
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOADER = re.compile(r"DataLoader worker \(pid\(?s?\)?:? [\d, ]+\) (?:is killed 
 _LOADER_SIGNAL = re.compile(r"is killed by signal: (?P<words>[\w ]+)")
 
 
-def last_words(lines: Sequence[str]) -> list[str]:
+def last_lines(lines: Sequence[str]) -> list[str]:
     """Return the last 40 lines, or more if a traceback that ends in them starts earlier."""
     recent = list(lines[-_MAX_SCANNED_LINES:])
     tracebacks = [n for n, line in enumerate(recent) if _TRACEBACK in line]
@@ -71,7 +71,7 @@ _SHELL = (
 
 
 def collect_exit_evidence(
-    code: int | None, signal: str | None, last_words: Sequence[str] = (), evidence: Iterable[Evidence] = ()
+    code: int | None, signal: str | None, last_lines: Sequence[str] = (), evidence: Iterable[Evidence] = ()
 ) -> list[Evidence]:
     """Return all evidence of an exit: the signal or exit code, the machine's evidence, and lines of the output."""
     own_signal = signal or _signal_of_negative(code)
@@ -81,11 +81,11 @@ def collect_exit_evidence(
             Evidence("exit code", f"{code} = 128 + {(code or 0) - 128}: {passed_on}, passed on by a shell or launcher")
         )
     result.extend(evidence)
-    lines = [line.strip() for line in last_words[-_MAX_SCANNED_LINES:]]
+    lines = [line.strip() for line in last_lines[-_MAX_SCANNED_LINES:]]
     for source, find_signal in (
         ("torchrun", _parse_launcher_line),
         ("data loader", _parse_loader_line),
-        ("last words", _parse_shell_line),
+        ("last output", _parse_shell_line),
     ):
         result.extend(_collect_lines(source, find_signal, lines))
     return result

@@ -65,7 +65,7 @@ class RemedyContext:
     """The class of the optimizer that steps."""
     rate: float | None = None
     """The highest learning rate so far."""
-    last_words: tuple[str, ...] = ()
+    last_lines: tuple[str, ...] = ()
 
     @property
     def on_accelerator(self) -> bool:
@@ -193,7 +193,7 @@ def build_remedy_context(state: RunState, plan: Plan, cause: str) -> RemedyConte
         tried=tuple(_collect_tried(state)),
         optimizer=attempt.coverage.optimizers[0] if attempt.coverage and attempt.coverage.optimizers else None,
         rate=highest.highest if highest.count else None,
-        last_words=tuple(exception_words(attempt.ended)) if attempt.ended is not None else (),
+        last_lines=tuple(exception_words(attempt.ended)) if attempt.ended is not None else (),
     )
 
 

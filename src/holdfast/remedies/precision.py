@@ -41,7 +41,7 @@ FULL_PRECISION = RemedyStep(
 
 
 def _without_scaler(context: RemedyContext) -> Remedy | None:
-    if not context.ultralytics or not any("grad_scaler" in line or "GradScaler" in line for line in context.last_words):
+    if not context.ultralytics or not any("grad_scaler" in line or "GradScaler" in line for line in context.last_lines):
         return None
     return remedy(
         "without-scaler",

@@ -585,7 +585,7 @@ class AttemptEnded(Event, frozen=True, kw_only=True, tag="attempt-ended"):
     """Why it was stopped on purpose after a snapshot, to continue from there in a fresh process; empty otherwise."""
     evidence: list[Evidence] = []
     """What the operating system reports about the exit."""
-    last_words: list[str] = []
+    last_lines: list[str] = []
     """The last lines of its output."""
 
 

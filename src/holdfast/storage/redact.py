@@ -79,7 +79,7 @@ SENTENCES = frozenset(
             "evidence",
             "remedies",
             "text",
-            "last_words",
+            "last_lines",
             "detail",
             "why",
             "reason",
@@ -180,7 +180,7 @@ class Redactor(shared.Redactor):
                 changes[name] = readable(value) if type(value) is str else value
             elif name == "command":
                 changes[name] = _limit_length(self.command(value))
-            elif name == "last_words" and isinstance(struct, events.AttemptEnded):
+            elif name == "last_lines" and isinstance(struct, events.AttemptEnded):
                 changes[name] = self.lines(value)
             else:
                 changes[name] = self._redact_field(name, value)

@@ -13,7 +13,7 @@ from holdfast.diagnosis.output_patterns import needles, rules_matching
 from holdfast.diagnosis.planned_restart import find_restart_reason
 from holdfast.probe.holdfast_probe import heartbeat
 from holdfast.process import process_events
-from holdfast.process.exit_evidence import collect_exit_evidence, last_words
+from holdfast.process.exit_evidence import collect_exit_evidence, last_lines
 from holdfast.process.output_matcher import OutputMatcher
 from holdfast.process.stack_dumps import StackReader
 from holdfast.remedies.policy import asks_for_snapshot, ends_attempt, worth_a_restart
@@ -407,8 +407,8 @@ class Attempt:
         if self._stopped_by is None and self._interrupted_at is not None:
             responded = self._monotonic() - self._interrupted_at < INTERRUPT_RESPONSE_S
             self._stopped_by = "user" if responded or exited.signal == "SIGINT" else None
-        last = self._child.last_words(MAX_OUTPUT_LINES)
-        words = last_words(last.stderr or last.stdout)
+        last = self._child.last_lines(MAX_OUTPUT_LINES)
+        words = last_lines(last.stderr or last.stdout)
         evidence = []
         if exited.code != 0 and self._stopped_by is None:
             of_machine = self._machine.kill_evidence(self._kills_before, self._sensors.pids, self._began_at)
@@ -426,7 +426,7 @@ class Attempt:
             stopped_by=self._stopped_by,
             planned=self._planned,
             evidence=evidence,
-            last_words=words if exited.code != 0 else words[-5:],
+            last_lines=words if exited.code != 0 else words[-5:],
         )
 
 

@@ -94,7 +94,7 @@ def ended(
             last_step=last_step,
             seconds=98.0,
             stopped_by=stopped_by,
-            last_words=list(words),
+            last_lines=list(words),
             evidence=[events.Evidence(source, text) for source, text in evidence],
         )
     ]

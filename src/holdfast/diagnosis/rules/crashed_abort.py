@@ -33,7 +33,7 @@ def judge(state: RunState) -> Finding | None:
     signal = killed_by(failure) if failure is not None else None
     if failure is None or signal not in _SIGNALS:
         return None
-    lines = [line for line in failure.last_words if line.strip()][-3:]
+    lines = [line for line in failure.last_lines if line.strip()][-3:]
     return Finding(
         rule="crashed-abort",
         severity="fatal",

@@ -35,7 +35,7 @@ def judge(state: RunState) -> Finding | None:
         rule="crashed-segfault",
         severity="fatal",
         message=f"Native code crashed ({signal}) {describe_position(state.attempt)}.",
-        evidence=[f"terminated by {signal}", *quote_evidence(failure), *failure.last_words[-2:]],
+        evidence=[f"terminated by {signal}", *quote_evidence(failure), *failure.last_lines[-2:]],
         remedies=[
             "find the Python line: python -X faulthandler ...",
             "if another library that uses OpenMP (FAISS, scikit-learn) is loaded, run it in a separate process",

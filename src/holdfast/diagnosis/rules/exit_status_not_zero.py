@@ -30,7 +30,7 @@ def judge(state: RunState) -> Finding | None:
     failure = find_failure(state)
     if failure is None or failure.code is None or killed_by(failure) is not None or exception_line(failure) is not None:
         return None
-    lines = [line.strip() for line in failure.last_words if line.strip()]
+    lines = [line.strip() for line in failure.last_lines if line.strip()]
     location = _find_syntax_error(lines)
     in_file = f" ({location})" if location is not None else ""
     no_output = " It printed nothing." if state.attempt.started.pid else " Its output was not recorded."

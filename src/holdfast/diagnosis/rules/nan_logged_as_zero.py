@@ -71,7 +71,7 @@ def judge(state: RunState) -> Finding | None:
 def _find_last_log_lines(attempt: AttemptState) -> list[str]:
     if attempt.ended is None:
         return []
-    return [text for text in attempt.ended.last_words if _LOGGED.search(text)][-20:]
+    return [text for text in attempt.ended.last_lines if _LOGGED.search(text)][-20:]
 
 
 _LINE = "{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 0.0005142857142857142, 'epoch': 0.01}"

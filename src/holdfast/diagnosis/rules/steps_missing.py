@@ -55,7 +55,7 @@ def judge(state: RunState) -> Finding | None:
 
 
 def _stopped_on_purpose(attempt: AttemptState) -> bool:
-    words = attempt.ended.last_words if attempt.ended is not None else []
+    words = attempt.ended.last_lines if attempt.ended is not None else []
     return (
         "steps-missing" in attempt.printed
         or any(ENDED_EARLY in note.what for note in attempt.notes)

@@ -89,7 +89,7 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
     """The OpenMP runtimes in the process after importing torch and after importing each other library."""
     died: str = ""
     """What crashed it, and how: "faiss: it was killed by SIGABRT"."""
-    last_words: str = ""
+    last_lines: str = ""
 
     @property
     def on_mac(self) -> bool:
@@ -137,7 +137,7 @@ def parse_facts(reply: Reply) -> Interpreter | None:
     died = "" if done or failed or not reply.failure else f"{trying or 'Python'}: {reply.failure}"
     if "torch" not in known:
         known["no_torch"] = _why_no_torch(known, failed, reply)
-    known.update(openmp=openmp, died=died, last_words=reply.last_line if died else "")
+    known.update(openmp=openmp, died=died, last_lines=reply.last_line if died else "")
     return msgspec.convert(known, Interpreter, strict=False)
 
 

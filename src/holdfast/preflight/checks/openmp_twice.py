@@ -60,7 +60,7 @@ def _findings(
             ID,
             "fatal" if culprit in context.imports else "warn",
             f"{culprit} and torch crash in one process: {python.died.partition(': ')[2]} when both were used.",
-            evidence=[python.died, *([python.last_words] if python.last_words else []), *files],
+            evidence=[python.died, *([python.last_lines] if python.last_lines else []), *files],
             remedies=REMEDIES,
         )
     elif (python.on_mac and len(files) > 1) or len(families) > 1:
@@ -114,7 +114,7 @@ _MIXED = {"torch": ["/v/torch/lib/libgomp.so.1"], "sklearn": ["/v/torch/lib/libg
 _CRASH = {
     "openmp": {"torch": _TORCH_OMP},
     "died": "faiss: it was killed by SIGABRT",
-    "last_words": "OMP: Error #15: Initializing libomp.dylib, but found libomp.dylib already initialized.",
+    "last_lines": "OMP: Error #15: Initializing libomp.dylib, but found libomp.dylib already initialized.",
 }
 _USES = frozenset({"faiss", "torch"})
 

@@ -34,7 +34,7 @@ def run(context: CheckContext) -> Answer:
     if have is None:
         raise NotChecked("torchvision is not installed; only detectors need it")
     if python.died.startswith("torchvision"):
-        problem = f"{python.died.partition(': ')[2]} during its import {python.last_words}".strip()
+        problem = f"{python.died.partition(': ')[2]} during its import {python.last_lines}".strip()
     elif python.torchvision is None:
         raise NotChecked("torchvision was not tried")
     else:

@@ -62,7 +62,7 @@ def _findings(context: CheckContext, python: Interpreter) -> Iterator[Finding]:
             ID,
             "fatal",
             f"torch is installed but does not work: {python.no_torch}.",
-            evidence=[_format_versions(python), *(line for line in (python.died, python.last_words) if line)],
+            evidence=[_format_versions(python), *(line for line in (python.died, python.last_lines) if line)],
             remedies=[f"{shell_quoted(python.executable)} -m pip install --force-reinstall torch"],
         )
     for fault in faults_of(versions):

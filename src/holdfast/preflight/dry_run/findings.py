@@ -75,5 +75,5 @@ def _replay(dry_run: DryRunResult) -> Iterator[events.AnyEvent]:
         name = signal.Signals(-code).name if code < 0 and -code in set(signal.Signals) else None
         yield events.AttemptEnded(
             at=float("inf"), attempt=1, code=None if name else code, signal=name, last_step=last,
-            seconds=dry_run.seconds, evidence=collect_exit_evidence(code, name, dry_run.last_lines), last_words=list(dry_run.last_lines),
+            seconds=dry_run.seconds, evidence=collect_exit_evidence(code, name, dry_run.last_lines), last_lines=list(dry_run.last_lines),
         )  # fmt: skip

@@ -20,7 +20,7 @@ from holdfast.preflight.dry_run import landlock
 from holdfast.preflight.dry_run import scratch as scratches
 from holdfast.preflight.dry_run.environment import build_environment, find_writable, get_command, ultralytics_settings
 from holdfast.probe.holdfast_probe import protocol
-from holdfast.process.exit_evidence import last_words
+from holdfast.process.exit_evidence import last_lines
 from holdfast.process.helper_processes import helpers, terminate_processes
 from holdfast.process.sensors import Sensors
 from holdfast.schema.errors import HoldfastError
@@ -360,4 +360,4 @@ def _read_last_lines(path: Path, scratch: scratches.Scratch) -> tuple[str, ...]:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - MAX_LAST_OUTPUT))
         text = file.read().decode("utf-8", "replace").replace(str(scratch.folder), str(scratch.original))
-    return tuple(last_words([line.rstrip() for line in text.replace("\r", "\n").splitlines() if line.strip()]))
+    return tuple(last_lines([line.rstrip() for line in text.replace("\r", "\n").splitlines() if line.strip()]))

@@ -384,10 +384,10 @@ def _last_lines(state: RunState) -> tuple[int, tuple[str, ...]]:
     """Return the last output lines of the newest failed attempt, with the system's evidence about its exit."""
     for attempt in reversed(state.attempts):
         ended = attempt.ended
-        if ended is not None and tone_of(attempt) == "bad" and (ended.last_words or ended.evidence):
+        if ended is not None and tone_of(attempt) == "bad" and (ended.last_lines or ended.evidence):
             evidence = [
-                clean(f"[{item.source}] {item.text}") for item in ended.evidence[:8] if item.source != "last words"
+                clean(f"[{item.source}] {item.text}") for item in ended.evidence[:8] if item.source != "last output"
             ]
-            lines = [clean_line(line) for line in ended.last_words[-MAX_LAST_LINES:]]
+            lines = [clean_line(line) for line in ended.last_lines[-MAX_LAST_LINES:]]
             return attempt.number, tuple(evidence + lines)
     return 0, ()
