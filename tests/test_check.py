@@ -450,7 +450,7 @@ def test_first_field_report_is_told_to_stop(tmp_path):
     assert done.returncode == 3, done.stdout + done.stderr
     assert "losses are exactly 0" in " ".join(done.stdout.split())
     assert "install torch 2.3 or newer" in done.stdout
-    assert "Do not start it yet: versions-known-bad" in done.stdout
+    assert "Fix these before you start: versions-known-bad" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -279,7 +279,7 @@ def test_settings_beside_a_command_reach_the_training(tmp_path):
 def test_model_of_a_command_is_its_own_to_name(tmp_path):
     with pytest.raises(PlanInvalid) as error:
         read(written_plan(tmp_path, 'command = "yolo train"\n[settings]\nbatch = 8\nmodel = "yolo11n.yaml"\n'))
-    assert "line 4: settings.model is named by the command itself" in error.value.what
+    assert "line 4: settings.model is set by the command itself" in error.value.what
 
 
 @pytest.mark.parametrize(("script", "notes"), [("import torch", 1), ("from ultralytics import YOLO", 0), ("", 1)])

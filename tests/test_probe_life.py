@@ -370,16 +370,16 @@ train(2)
 probe.scalars.later(torch.zeros(1, device="meta"), print)
 waiting = next(iter(probe.scalars._waiting.values()))[0][0]
 copy = torch.zeros(3)
-movement._around[7] = ([copy], 1.0, 1.0)
+movement._pending[7] = ([copy], 1.0, 1.0)
 alive = [weakref.ref(waiting), weakref.ref(copy)]
 del waiting, copy
 if os.fork() == 0:
     train(3)
     gc.collect()
-    print(sum(reference() is not None for reference in alive), len(movement._around), probe.scalars.count, flush=True)
+    print(sum(reference() is not None for reference in alive), len(movement._pending), probe.scalars.count, flush=True)
     os._exit(0)
 os.wait()
-movement._around.clear()
+movement._pending.clear()
 probe.scalars._waiting.clear()
 """
         ),

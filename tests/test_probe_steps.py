@@ -371,7 +371,7 @@ def test_a_step_that_raised_keeps_nothing_alive(tmp_path):
             except MemoryError:
                 pass
             gc.collect()
-            print(sum(reference() is not None for reference in alive), len(movement._around))
+            print(sum(reference() is not None for reference in alive), len(movement._pending))
         """),
     )
     assert probed.out == "0 0\n0 0\n"

@@ -203,7 +203,7 @@ def test_nothing_fits(with_memory, capsys):
     answer = find_what_fits(planned(), trial=made_of(GIB, 1000.0))
     assert answer.recommended is None
     assert print_answer(answer, as_json=False) == 3
-    assert "not even a batch of 1" in capsys.readouterr().out
+    assert "even a batch of 1 does not fit" in capsys.readouterr().out
 
 
 def test_what_mosaic_costs_is_told(with_memory, capsys):

@@ -87,7 +87,7 @@ def _used(answer: Answer, one: Measurement) -> int:
 
 
 def _time_per_batch(one: Measurement) -> str:
-    return f"{duration(one.wall.batch)} a batch"
+    return f"{duration(one.wall.batch)} per batch"
 
 
 def _compare(amount: float) -> str:
