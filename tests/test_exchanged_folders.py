@@ -158,9 +158,9 @@ def test_a_folder_that_is_moved_and_linked_to_is_the_same(tmp_path):
     """Moved to a larger disk with a link left behind: that is the run's folder still."""
     run = left_behind(tmp_path)
     run.path.rename(tmp_path / "moved")
-    assert not run.is_there()
+    assert not run.exists_unchanged()
     run.path.symlink_to(tmp_path / "moved")
-    assert run.is_there()
+    assert run.exists_unchanged()
 
 
 def test_room_is_given_back_only_by_removing_what_was_made(tmp_path):

@@ -14,7 +14,7 @@ from holdfast.diagnosis.rules import by_id
 from holdfast.diagnosis.run_state import RunState
 from holdfast.schema import events
 from holdfast.testing.histories import entries
-from holdfast.testing.resources import life
+from holdfast.testing.resources import memory_history
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -192,7 +192,7 @@ def said(rule, history):
 def test_fourth_field_report_is_told_days_ahead():
     """70 hours and 94 epochs on 16 GB until it was killed: from a tenth of the way on the forecast is right."""
     dice = random.Random(4)
-    history = life(
+    history = memory_history(
         samples=94 * 40,
         every=67.0,
         steps=10,

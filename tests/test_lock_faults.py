@@ -12,7 +12,7 @@ import pytest
 from holdfast.schema.errors import FolderNotWritable, RunIsLive
 from holdfast.storage import folder, lock
 from holdfast.storage.journal import JournalWriter
-from holdfast.storage.lock import RunLock, holder_of, is_live
+from holdfast.storage.lock import RunLock, is_live, read_holder
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_file_system_without_locks(run, monkeypatch, number):
     run.lock.write_text("123\n")
     monkeypatch.setattr(fcntl, "flock", failing(number))
     assert not is_live(run)
-    assert holder_of(run) is None
+    assert read_holder(run) is None
     with pytest.raises(FolderNotWritable, match=r"cannot be locked.*\n.*local disk"), RunLock(run):
         pass
 
@@ -76,7 +76,7 @@ def test_lock_that_is_no_file(run, tmp_path, kind):
     else:
         run.lock.symlink_to(mine if kind == "link" else run.lock)
     assert not is_live(run)
-    assert holder_of(run) is None
+    assert read_holder(run) is None
     with pytest.raises(FolderNotWritable, match="cannot be locked"), RunLock(run):
         pass
     assert mine.read_text() == "precious"
@@ -88,7 +88,7 @@ def test_holder_that_is_no_number(run, monkeypatch, said):
     run.lock.write_text(f"{said}\n")
     monkeypatch.setattr(lock, "_acquire", lambda _: False)
     monkeypatch.setattr(lock, "_is_locked", lambda _: True)
-    assert holder_of(run) is None
+    assert read_holder(run) is None
     with pytest.raises(RunIsLive, match="by process unknown"), RunLock(run):
         pass
 

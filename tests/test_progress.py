@@ -26,7 +26,7 @@ def test_the_whole_line():
     assert rest[0] == "epoch 3 of 10"
     assert "about 1 min 10 s left in this stage, 4 min 30 s in total" in rest[1]
     assert "memory 2.0 GiB of 10.0 GiB" in rest[1]
-    assert rest[1].endswith("of the time spent on useful training")
+    assert rest[1].endswith("useful training time")
 
 
 def test_time_between_epochs_counts():

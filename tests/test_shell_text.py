@@ -14,7 +14,7 @@ from holdfast.render.text import printable
 from holdfast.schema import events
 from holdfast.schema.errors import RunExists, RunIsLive
 from holdfast.schema.plan import Plan
-from holdfast.schema.shell_text import shell_joined, shell_quoted
+from holdfast.schema.shell_text import shell_join, shell_quote
 from holdfast.storage import folder
 from holdfast.storage.folder import RunFolder
 from holdfast.storage.journal import Entry, JournalWriter
@@ -40,7 +40,7 @@ NAMES = (
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shell_reads_a_quoted_word_as_the_name_itself(name):
     """bash gives back the very bytes, and nothing in the word is left out when it is shown."""
-    word = shell_quoted(name)
+    word = shell_quote(name)
     said = subprocess.run(["bash", "-c", f"printf %s {word}"], stdout=subprocess.PIPE, check=True)
     assert said.stdout == name.encode("utf-8", "surrogateescape")
     assert printable(word, 1000) == word
@@ -48,7 +48,7 @@ def test_a_shell_reads_a_quoted_word_as_the_name_itself(name):
 
 def test_words_are_joined_each_by_itself():
     """As shlex does, where nothing in them cannot be shown."""
-    assert shell_joined(["python", "train.py", "a b"]) == shlex.join(["python", "train.py", "a b"])
+    assert shell_join(["python", "train.py", "a b"]) == shlex.join(["python", "train.py", "a b"])
 
 
 @pytest.fixture

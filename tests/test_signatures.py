@@ -239,7 +239,7 @@ def test_who_only_watches_is_told_what_would_be_mended(observe_only, line, mende
     """Holdfast stands in for nms, unless it may change nothing: then it says so."""
     first, *rest = started()
     history = [msgspec.structs.replace(first, observe_only=observe_only), *rest, *ended(1, words=[*TRACEBACK, line])]
-    finding = seen(history).attempt.found("torchvision-mismatch")
+    finding = seen(history).attempt.find_finding("torchvision-mismatch")
     assert finding.remedies[0].startswith("run it without --observe-only") == mended
 
 

@@ -16,7 +16,7 @@ from holdfast.cli.rules import rules
 from holdfast.cli.run import run
 from holdfast.cli.status import status
 from holdfast.render.console import print_line
-from holdfast.schema.pages import help_of
+from holdfast.schema.pages import read_help
 
 app = typer.Typer(
     name="holdfast",
@@ -58,4 +58,4 @@ for command, settings in (
     (report, {}),
     (diagnose, {}),
 ):
-    app.command(context_settings=settings, help=help_of(command))(command)
+    app.command(context_settings=settings, help=read_help(command))(command)

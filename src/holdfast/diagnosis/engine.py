@@ -109,7 +109,7 @@ class Engine:
         finding = evaluate(rule, self.state)
         if finding is None:
             return None
-        before = attempt.found(rule.id)
+        before = attempt.find_finding(rule.id)
         if before is not None and WEIGHT[before.severity] >= WEIGHT[finding.severity]:
             return None
         step = finding.step if finding.step is not None else attempt.last_step

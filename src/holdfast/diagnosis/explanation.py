@@ -10,7 +10,7 @@ from holdfast.diagnosis.checkpoints import checkpoints, is_plain_loop, last_good
 from holdfast.diagnosis.engine import WEIGHT
 from holdfast.diagnosis.exits import describe_position, killed_by
 from holdfast.diagnosis.rules import by_id
-from holdfast.schema.shell_text import shell_joined, shell_quoted
+from holdfast.schema.shell_text import shell_join, shell_quote
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import AttemptState, RunState
@@ -46,7 +46,7 @@ class Explanation:
 
 
 def resume_command(reference: str) -> str:
-    return f"holdfast resume {shell_quoted(reference)}"
+    return f"holdfast resume {shell_quote(reference)}"
 
 
 def explain(state: RunState, reference: str | None = None) -> Explanation:
@@ -70,7 +70,7 @@ def find_decisive(state: RunState) -> Finding | None:
     """Return the finding that best explains why the run ended, or else the most severe finding."""
     attempt = state.attempt
     cause = cause_of(attempt)
-    found = attempt.found(cause) if cause is not None else None
+    found = attempt.find_finding(cause) if cause is not None else None
     if found is not None:
         return found
     rules = by_id()
@@ -117,7 +117,7 @@ def _describe_previous_failure(state: RunState) -> str | None:
     if not _has_failed(before):
         return None
     cause = cause_of(before)
-    found = before.found(cause) if cause is not None else None
+    found = before.find_finding(cause) if cause is not None else None
     why = found.message if found is not None else f"It {_describe_end(before)}."
     resumed = now.resumed
     how = f"resumes from step {resumed.step}" if resumed is not None and resumed.step else "resumes"
@@ -186,7 +186,7 @@ def _collect_next_steps(state: RunState, finding: Finding | None, reference: str
         steps.insert(0, NextStep(f"go back to the last good checkpoint: {good.path} (step {good.step})"))
     stopped_by = state.attempt.ended.stopped_by if state.attempt.ended is not None else None
     if stopped_by in by_id() and state.started is not None:
-        again = f"holdfast run --rule {stopped_by}=warn -- {shell_joined(state.started.command)}"
+        again = f"holdfast run --rule {stopped_by}=warn -- {shell_join(state.started.command)}"
         steps.insert(min(2, len(steps)), NextStep("if this is intended, reduce this rule to a warning", again))
     if reference is not None and _can_resume(state):
         text = _describe_resume(state)

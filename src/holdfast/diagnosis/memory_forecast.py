@@ -141,7 +141,7 @@ def forecast_of(leak: Leak | None) -> MemoryForecast | None:
 
 def leak_of(state: RunState) -> Leak | None:
     """Return the growth of the machine's memory, or else that of a device with its own memory."""
-    limits = state.tuned("memory-leak", LIMITS)
+    limits = state.get_limits("memory-leak", LIMITS)
     return _find_on_machine(state, limits) or _find_on_device(state, limits)
 
 

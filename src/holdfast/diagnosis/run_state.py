@@ -107,7 +107,7 @@ class AttemptState:
         """Whether the process exited on its own, with code 0."""
         return self.ended is not None and self.ended.code == 0 and self.ended.stopped_by is None
 
-    def found(self, rule: str) -> Finding | None:
+    def find_finding(self, rule: str) -> Finding | None:
         return next((finding for finding in reversed(self.findings) if finding.rule == rule), None)
 
 
@@ -170,7 +170,7 @@ class RunState:
     def on_macos(self) -> bool:
         return self.started is not None and self.started.platform.lower().startswith(("macos", "darwin"))
 
-    def tuned(self, rule: str, limits: Mapping[str, float]) -> Mapping[str, float]:
+    def get_limits(self, rule: str, limits: Mapping[str, float]) -> Mapping[str, float]:
         """Return the limits of a rule, with the values that the user set for this run."""
         tuning = self.started.tuning.get(rule) if self.started is not None else None
         if not tuning:

@@ -115,7 +115,7 @@ def collect_proofs(state: RunState) -> list[Proof]:
 def _fail_if_contradicted(proof: Proof, state: RunState) -> Proof:
     if proof.answer in ("holds", "missing"):
         for rule_id in CONTRADICTED_BY.get(proof.name, ()):
-            now = evaluate(by_id()[rule_id], state) if state.attempt.found(rule_id) is not None else None
+            now = evaluate(by_id()[rule_id], state) if state.attempt.find_finding(rule_id) is not None else None
             if now is not None and now.severity != "note":
                 return msgspec.structs.replace(proof, answer="fails", detail=f"{now.message} ({rule_id})")
     return proof

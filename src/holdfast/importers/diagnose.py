@@ -25,10 +25,10 @@ from holdfast.importers.exits import check_exit_code
 from holdfast.importers.settings import read_settings
 from holdfast.process.output_matcher import OutputMatcher
 from holdfast.schema import events
-from holdfast.schema.shell_text import shell_quoted
+from holdfast.schema.shell_text import shell_quote
 from holdfast.schema.verdicts import Outcome
 from holdfast.storage.journal import Entry
-from holdfast.storage.redact import Redactor, redacted
+from holdfast.storage.redact import Redactor, redact_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,7 +106,7 @@ def _judge(reading: Reading, settings: events.Settings | None) -> RunState:
     engine = Engine(state, [rule for rule in all_rules() if reading.is_holdfast_journal or rule.kind != "watching"])
     invalid = 0
     judge = _SampledJudge(engine, samples=not reading.is_holdfast_journal)
-    for entry in redacted(reading.entries, Redactor()):
+    for entry in redact_entries(reading.entries, Redactor()):
         try:
             judge.take(entry)
         except Exception:  # noqa: BLE001 - records are not trusted: an invalid entry must not hide the others
@@ -254,7 +254,7 @@ def _next_steps(reading: Reading, path: str, steps: list[NextStep], result: Verd
     if reading.resume_hint is not None:
         ordered.insert(min(1, len(ordered)), NextStep(reading.resume_hint.text, reading.resume_hint.command))
     if reading.end is not None and not reading.end.is_known:
-        command = f"holdfast diagnose {shell_quoted(path)} --exit-code N"
+        command = f"holdfast diagnose {shell_quote(path)} --exit-code N"
         ordered += [
             NextStep(
                 "run it with Holdfast, which records the signal, the last output and memory", "holdfast run -- COMMAND"

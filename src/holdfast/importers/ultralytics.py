@@ -17,7 +17,7 @@ from holdfast.importers.table import Table
 from holdfast.importers.text import read_source
 from holdfast.schema import events
 from holdfast.schema.errors import RecordUnknown
-from holdfast.schema.shell_text import shell_quoted
+from holdfast.schema.shell_text import shell_quote
 from holdfast.storage.integrity import is_truncated
 
 if TYPE_CHECKING:
@@ -249,5 +249,5 @@ def _find_resume_hint(folder: Folder, end: End, notes: list[str]) -> ResumeHint 
             "weights/last.pt is incomplete: it was being written when the training ended, and cannot be resumed from."
         )
         return None
-    command = f"holdfast run -- yolo train resume model={shell_quoted(last)}"
+    command = f"holdfast run -- yolo train resume model={shell_quote(last)}"
     return ResumeHint("resume from weights/last.pt, which is intact", command)

@@ -20,7 +20,7 @@ from holdfast.schema.plan import Budget, HangSettings, Plan
 from holdfast.storage.folder import working_folder
 from holdfast.storage.journal import replay
 from holdfast.storage.plan_copy import write_plan
-from holdfast.storage.redact import shown
+from holdfast.storage.redact import replay_redacted
 from holdfast.supervisor import supervisor
 from holdfast.supervisor.notify import split_command
 
@@ -74,7 +74,7 @@ def supervise_new(
             run, plan, lambda reporter: supervisor.start(run, plan, [reporter]), as_json=as_json, progress=progress
         )
     except CommandNotRunnable:
-        if run.is_there() and not any(isinstance(entry.event, AttemptStarted) for entry in replay(run)):
+        if run.exists_unchanged() and not any(isinstance(entry.event, AttemptStarted) for entry in replay(run)):
             shutil.rmtree(run.path, ignore_errors=True)  # nothing ran: do not keep an empty run folder
         raise
 
@@ -93,7 +93,7 @@ def _supervise(
 ) -> int:
     verdict = supervise(ConsoleReporter(run, plan=progress))
     gc.collect()  # free the state of the supervisor: the journal is about to be read again
-    if not (run.is_there() and run.journal.is_file()):
+    if not (run.exists_unchanged() and run.journal.is_file()):
         return report_removed(run, verdict, as_json=as_json)
     state, summary = write_results(run, plan)
     with contextlib.suppress(OSError):  # a closed terminal or pipe does not change the exit status
@@ -122,7 +122,7 @@ def report_removed(run: RunFolder, verdict: Verdict, *, as_json: bool) -> int:
 
 def write_results(run: RunFolder, plan: Plan) -> tuple[RunState, dict[str, Any]]:
     """Write the summary and the report of a finished run."""
-    state = load_run_state(shown(run, plan))
+    state = load_run_state(replay_redacted(run, plan))
     summary = summary_of(run, state)
     try:
         write_summary(run, summary)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.diagnosis.run_state import load_run_state
 from holdfast.remedies.policy import is_over
 from holdfast.schema.errors import JournalUnreadable, RunExists
-from holdfast.schema.shell_text import shell_quoted
+from holdfast.schema.shell_text import shell_quote
 from holdfast.storage import folder as folders
 from holdfast.storage.folder import RunFolder
 from holdfast.storage.journal import replay
@@ -29,13 +29,13 @@ def create_run_folder(command: Sequence[str], *, root: Path, name: str | None, f
         if is_live(existing):
             raise RunExists(
                 f"{folder} contains a run that is in progress.",
-                next_step=f"see its state: holdfast status {shell_quoted(folder)}; or choose another --dir",
+                next_step=f"see its state: holdfast status {shell_quote(folder)}; or choose another --dir",
             ) from error
         if not _has_finished(existing):
             raise
         raise RunExists(
             f"{folder} already contains a run, which has finished.",
-            next_step=f"choose another --dir; to see the result of that run: holdfast report {shell_quoted(folder)}",
+            next_step=f"choose another --dir; to see the result of that run: holdfast report {shell_quote(folder)}",
         ) from error
 
 

@@ -15,7 +15,7 @@ from holdfast.render.console_reporter import ConsoleReporter
 from holdfast.render.summary import write_summary
 from holdfast.render.text import printable
 from holdfast.schema.errors import PlanInvalid, UsageError
-from holdfast.schema.shell_text import shell_joined
+from holdfast.schema.shell_text import shell_join
 from holdfast.storage.folder import working_folder
 from holdfast.storage.plan_copy import write_plan
 from holdfast.supervisor.notify import split_command
@@ -39,7 +39,7 @@ def is_plan_file(command: list[str]) -> bool:
     if len(command) > 1:
         raise UsageError(
             f"Unexpected arguments after the plan: {' '.join(command[1:4])}.",
-            next_step=f"write options before the plan: holdfast run {shell_joined([*command[1:4], command[0]])}",
+            next_step=f"write options before the plan: holdfast run {shell_join([*command[1:4], command[0]])}",
         )
     return True
 
@@ -124,12 +124,12 @@ def run_stages(run: RunFolder, plan: Plan, *, as_json: bool) -> int:
         return [ConsoleReporter(folder, plan=title, later=epochs_after(plan, number))]
 
     def done(folder: RunFolder, _reached: Verdict) -> None:
-        if run.is_there() and folder.is_there():
+        if run.exists_unchanged() and folder.exists_unchanged():
             write_results(folder, plan)
 
     stages = Stages(run, plan, listeners=[ConsoleReporter(run)], listeners_of=listeners_of, done=done, fits=fits)
     verdict = stages.run()
-    if not (run.is_there() and run.journal.is_file()):
+    if not (run.exists_unchanged() and run.journal.is_file()):
         return report_removed(run, verdict, as_json=as_json)
     summary = stages_summary(run, plan)
     try:

@@ -18,7 +18,7 @@ from holdfast.preflight.disk_estimate import parse_scale
 from holdfast.preflight.validate_plan import validate
 from holdfast.schema.errors import DataSetInvalid, FolderNotWritable, UsageError
 from holdfast.schema.plan_keys import BY_NAME, TOP
-from holdfast.schema.shell_text import shell_quoted
+from holdfast.schema.shell_text import shell_quote
 from holdfast.storage.folder import working_folder, write_atomically, write_new
 from holdfast.storage.plan.values import format_value
 from holdfast.storage.safe_files import exists, is_file
@@ -105,7 +105,7 @@ def find_only_data_yaml(folder: Path) -> Path:
         names = ", ".join(path.name for path in found[:5])
         raise UsageError(
             f"There are {len(found)} data sets in {folder}: {names}.",
-            next_step=f"specify one of them: holdfast init {shell_quoted(found[0].name)}",
+            next_step=f"specify one of them: holdfast init {shell_quote(found[0].name)}",
         )
     raise DataSetInvalid(
         f"There is no data set in {folder}: no .yaml file with train:, val: and names:.",

@@ -19,7 +19,7 @@ from holdfast.preflight import yolo_data, yolo_labels
 from holdfast.preflight.disk_estimate import estimate_plan_disk
 from holdfast.process.python_discovery import find_imports, find_script
 from holdfast.schema.errors import CommandNotRunnable, DataSetInvalid
-from holdfast.schema.shell_text import shell_quoted
+from holdfast.schema.shell_text import shell_quote
 from holdfast.schema.ultralytics_settings import SETTINGS
 from holdfast.storage.safe_files import exists, is_dir, is_file, open_regular
 from holdfast.supervisor.load_plan import ultralytics_of
@@ -131,7 +131,7 @@ def _explain_no_ultralytics(python: str | None) -> str:
     if python is not None and "/" in python and not is_file(Path(python)):
         return f"There is no interpreter at {python}: fix python in the plan, or remove it."
     if python is not None:
-        return f"The interpreter {python} has no Ultralytics: {shell_quoted(python)} -m pip install ultralytics, or specify another python."
+        return f"The interpreter {python} has no Ultralytics: {shell_quote(python)} -m pip install ultralytics, or specify another python."
     try:
         found = yolo(None)[0]
     except CommandNotRunnable as error:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from holdfast.schema.errors import FolderNotWritable
-from holdfast.schema.shell_text import shell_quoted
+from holdfast.schema.shell_text import shell_quote
 from holdfast.storage.folder import write_new
 from holdfast.storage.safe_files import read_bytes
 from holdfast.storage.safe_yaml import MAX_BYTES, load_yaml
@@ -41,7 +41,7 @@ def write(split: Split, folder: Path, data: DataSet) -> str:
     except OSError as error:
         raise FolderNotWritable(f"The split cannot be written to {folder}: {error.strerror}.") from error
     left_out = sum(not _is_listable(path) for paths in lists.values() for path in paths)
-    message = f"written to {folder}: train with data={shell_quoted(folder / YAML)}"
+    message = f"written to {folder}: train with data={shell_quote(folder / YAML)}"
     return message + (f" ({left_out:,} images omitted: their names cannot be listed)" if left_out else "")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.schema.errors import DataSetInvalid
-from holdfast.schema.shell_text import shell_quoted
+from holdfast.schema.shell_text import shell_quote
 from holdfast.schema.ultralytics_settings import IMAGE_SUFFIXES
 from holdfast.storage.safe_files import FileTooLarge, exists, expand_user, is_dir, is_file, open_regular, read_bytes
 from holdfast.storage.safe_yaml import MAX_BYTES, YamlRefused, load_yaml
@@ -219,7 +219,7 @@ def _find_root(values: Mapping[str, Any], path: Path, cwd: Path, problems: list[
         message += f" relative to {cwd}, where the training runs (Ultralytics does not use the folder of the YAML file)"
         fix = f"write path: {(path.absolute().parent / given).resolve()}"
     elif values.get("download"):
-        fix = f"Ultralytics would download it at startup: do that first, with yolo train data={shell_quoted(path)} epochs=1"
+        fix = f"Ultralytics would download it at startup: do that first, with yolo train data={shell_quote(path)} epochs=1"
     else:
         fix = "fix it; without path:, folders are relative to the YAML file"
     problems.append(f"{message}: {fix}.")

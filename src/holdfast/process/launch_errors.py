@@ -9,7 +9,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from holdfast.schema.errors import CommandNotRunnable
-from holdfast.schema.shell_text import shell_joined, shell_quoted
+from holdfast.schema.shell_text import shell_join, shell_quote
 from holdfast.storage.safe_files import open_regular
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def _make_refused_error(argv: Sequence[str], path: Path, error: OSError) -> Comm
     if not os.access(path, os.X_OK):
         return CommandNotRunnable(
             f"`{program}` is not marked as executable.",
-            next_step=f"{with_interpreter} (or chmod +x {shell_quoted(program)})",
+            next_step=f"{with_interpreter} (or chmod +x {shell_quote(program)})",
         )
     if isinstance(error, FileNotFoundError):
         return CommandNotRunnable(
@@ -126,4 +126,4 @@ def _split_words(command: str) -> list[str]:
 
 
 def _suggest(*words: object) -> str:
-    return "holdfast run -- " + shell_joined(words)
+    return "holdfast run -- " + shell_join(words)

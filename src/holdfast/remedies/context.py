@@ -175,7 +175,7 @@ def build_remedy_context(state: RunState, plan: Plan, cause: str) -> RemedyConte
     return RemedyContext(
         plan=plan,
         cause=cause,
-        finding=attempt.found(cause),
+        finding=attempt.find_finding(cause),
         settings=settings,
         ultralytics=ultralytics,
         device=device_kind(attempt, settings),
@@ -261,7 +261,7 @@ def _has_progressed(state: RunState, cause: str) -> bool:
 
 def _last_good_step(attempt: AttemptState, cause: str) -> int:
     """Return the last step whose state can be resumed from."""
-    finding = attempt.found(cause)
+    finding = attempt.find_finding(cause)
     rule = by_id().get(cause)
     if finding is None or rule is None or (finding.corrupt_from is None and rule.kind != "learning"):
         return attempt.last_step

@@ -83,7 +83,7 @@ def corrupt_from_step(state: RunState, remedy: Remedy | None) -> int | None:
     """Return the first step whose saved state must not be resumed from; None if everything this attempt saved is good."""
     if remedy is None or not remedy.from_start:
         return None
-    finding = state.attempt.found(cause_of(state.attempt) or "")
+    finding = state.attempt.find_finding(cause_of(state.attempt) or "")
     return (finding.corrupt_from if finding is not None else None) or 1
 
 
@@ -92,7 +92,7 @@ def corrupt_from_of_last_attempt(state: RunState) -> int | None:
     cause = cause_of(state.attempt)
     if cause not in CORRUPTING:
         return None
-    finding = state.attempt.found(cause or "")
+    finding = state.attempt.find_finding(cause or "")
     return (finding.corrupt_from if finding is not None else None) or 1
 
 

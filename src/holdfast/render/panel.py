@@ -93,7 +93,7 @@ def _figures(state: RunState) -> str:
     if memory:
         facts.append(f"peak memory {size(memory)}")
     if last and spent["wall_s"] >= 60:
-        facts.append(f"{spent['ratio']:.0%} of the time spent on useful training")
+        facts.append(f"{spent['ratio']:.0%} useful training time")
     return ", ".join(facts)
 
 
@@ -105,7 +105,7 @@ def _attempts(state: RunState, reason: str) -> Iterator[Row]:
     for attempt in shown:
         yield f"attempt {attempt.number}", "bold", _describe_attempt(attempt)
         cause = cause_of(attempt)
-        finding = attempt.found(cause) if cause is not None else None
+        finding = attempt.find_finding(cause) if cause is not None else None
         if finding is not None and finding.message != reason:
             yield "  why", "", finding.message
         kept = attempt.backed_up.files if attempt.backed_up is not None else []

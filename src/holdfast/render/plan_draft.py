@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.render.console import print_json, print_line
-from holdfast.schema.shell_text import shell_quoted
+from holdfast.schema.shell_text import shell_quote
 
 if TYPE_CHECKING:
     from holdfast.preflight.init_plan import PlanDraft
 
 
 def show(draft: PlanDraft, *, as_json: bool) -> None:
-    run = f"holdfast run {shell_quoted(draft.path)}"
+    run = f"holdfast run {shell_quote(draft.path)}"
     if as_json:
         fields = {
             "plan": str(draft.path),

@@ -28,7 +28,7 @@ def progress(state: RunState, head: str, later: float = 0.0) -> str:
     parts += [room] if (room := _room(state)) else []
     spent = goodput_of(state)
     if spent.wall_s >= 1.0:
-        parts.append(f"{spent.ratio:.0%} of the time spent on useful training")
+        parts.append(f"{spent.ratio:.0%} useful training time")
     return ", ".join(parts)
 
 

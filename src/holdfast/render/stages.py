@@ -10,7 +10,7 @@ from holdfast.diagnosis.stages import load_staged_run
 from holdfast.render.summary import head, summary_of
 from holdfast.render.text import duration, plural, printable
 from holdfast.storage.folder import stage_folders
-from holdfast.storage.redact import shown
+from holdfast.storage.redact import replay_redacted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ def load_stages(run: RunFolder, staged_run: StagedRun, plan: Plan | None = None)
     stages = []
     for stage in sorted(staged_run.stages, key=lambda stage: stage.number):
         folder = folders.get(stage.started.folder) if stage.started is not None else None
-        state = load_run_state(shown(folder, plan)) if folder is not None else None
+        state = load_run_state(replay_redacted(folder, plan)) if folder is not None else None
         summary = summary_of(folder, state) if folder is not None and state is not None else {}
         stages.append(StageView(stage, folder, state, summary))
     return stages
@@ -52,7 +52,7 @@ def load_stages(run: RunFolder, staged_run: StagedRun, plan: Plan | None = None)
 
 def stages_summary(run: RunFolder, plan: Plan | None = None) -> dict[str, Any]:
     """Return the summary of any run, with the stage of each attempt and finding. If `plan` is given, its secrets are replaced."""
-    staged_run = load_staged_run(shown(run, plan))
+    staged_run = load_staged_run(replay_redacted(run, plan))
     stages = load_stages(run, staged_run, plan)
     newest = next((each.summary for each in reversed(stages) if each.summary), {})
     summary: dict[str, Any] = {
@@ -142,7 +142,7 @@ def stages_panel(run: RunFolder, plan: Plan | None = None) -> Box:
     from holdfast.render.box import Box  # noqa: PLC0415 - only needed for a panel
     from holdfast.render.panel import COLOURS  # noqa: PLC0415
 
-    staged_run = load_staged_run(shown(run, plan))
+    staged_run = load_staged_run(replay_redacted(run, plan))
     outcome = staged_run.ended.verdict if staged_run.ended is not None else "not ended"
     colour = COLOURS.get(outcome, "cyan")
     rows = (
@@ -165,7 +165,7 @@ def _rows(run: RunFolder, staged_run: StagedRun, plan: Plan | None, outcome: str
     summary = stages_summary(run, plan)
     spent = summary["goodput"]
     attempts = len(summary["attempts"])
-    useful = f", {spent['ratio']:.0%} of the time spent on useful training" if spent["ratio"] else ""
+    useful = f", {spent['ratio']:.0%} useful training time" if spent["ratio"] else ""
     yield (
         "",
         "",

@@ -16,8 +16,8 @@ from holdfast.render.summary import summary_of
 from holdfast.render.text import describe_exit, duration, format_shares, printable
 from holdfast.storage.folder import stage_folders
 from holdfast.storage.heartbeats import read_beats
-from holdfast.storage.lock import holder_of, is_live
-from holdfast.storage.redact import shown
+from holdfast.storage.lock import is_live, read_holder
+from holdfast.storage.redact import replay_redacted
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import AttemptState
@@ -29,10 +29,10 @@ def status_of(run: RunFolder, now: float | None = None) -> dict[str, Any]:
     now = time.time() if now is None else now
     if has_stages(run):
         return _status_of_stages(run, now)
-    state = load_run_state(shown(run))
+    state = load_run_state(replay_redacted(run))
     live = is_live(run)
     beat = read_beats(run).get(0)
-    holder = holder_of(run)
+    holder = read_holder(run)
     suspended = bool(state.attempts) and state.attempt.suspended
     activity = (
         ("suspended (fg continues it)" if suspended else "running")
@@ -84,7 +84,7 @@ def _status_of_stages(run: RunFolder, now: float) -> dict[str, Any]:
         **summary,
         "reference": run.reference,
         "state": state,
-        "supervisor": holder_of(run),
+        "supervisor": read_holder(run),
         "now": newest["now"] if newest is not None else None,
         "progress": newest["progress"] if newest is not None else None,
     }

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-def page_of(module: ModuleType) -> str:
+def read_page(module: ModuleType) -> str:
     """Return the docstring of a module as written; read it from the source if Python dropped it."""
     return module.__doc__ or _get_docstring(_parse_source(module), clean=False)
 
 
-def help_of(function: Callable[..., object]) -> str:
+def read_help(function: Callable[..., object]) -> str:
     """Return the docstring of a function without its indentation."""
     if function.__doc__:
         return inspect.cleandoc(function.__doc__)

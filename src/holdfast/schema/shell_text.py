@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def shell_quoted(word: object) -> str:
+def shell_quote(word: object) -> str:
     """Quote one word for bash, zsh and ksh. Escape characters that are invisible or that a terminal would interpret."""
     text = os.fspath(word) if isinstance(word, os.PathLike) else str(word)
     if text.isprintable() and not UNSAFE.search(text):
@@ -24,8 +24,8 @@ def shell_quoted(word: object) -> str:
     return "$'" + "".join(_escape(character) for character in text) + "'"
 
 
-def shell_joined(words: Iterable[object]) -> str:
-    return " ".join(shell_quoted(word) for word in words)
+def shell_join(words: Iterable[object]) -> str:
+    return " ".join(shell_quote(word) for word in words)
 
 
 def _escape(character: str) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.process.python_command import program
 from holdfast.schema.errors import UsageError
-from holdfast.schema.shell_text import shell_quoted
+from holdfast.schema.shell_text import shell_quote
 from holdfast.simulator import outcome
 from holdfast.simulator.drills import all_drills, find_drill, names
 from holdfast.simulator.paths import DrillPaths
@@ -37,7 +37,7 @@ def select_drills(name: str) -> tuple[Drill, ...]:
         raise UsageError(
             "Drills train small models, and this Python has no torch.",
             next_step="install Holdfast in an environment with torch, or run: "
-            f"{shell_quoted(sys.executable)} -m pip install torch",
+            f"{shell_quote(sys.executable)} -m pip install torch",
         )
     if name == "all":
         return all_drills()

@@ -19,7 +19,7 @@ from holdfast.simulator.fault_log import FAULT_LOG
 from holdfast.simulator.paths import DrillPaths
 from holdfast.storage import folder as folders
 from holdfast.storage.plan_copy import write_plan
-from holdfast.storage.redact import shown
+from holdfast.storage.redact import replay_redacted
 from holdfast.supervisor import supervisor
 
 
@@ -40,5 +40,5 @@ def main(name: str, folder: str) -> int:
     run = folders.create(plan.command, root=Path(folder), folder=paths.run)
     write_plan(run, plan)
     verdict = supervisor.start(run, plan, [ConsoleReporter(run)], create_deps(drill.machine, paths.work))
-    write_summary(run, summary_of(run, load_run_state(shown(run, plan))))
+    write_summary(run, summary_of(run, load_run_state(replay_redacted(run, plan))))
     return verdict.exit_status

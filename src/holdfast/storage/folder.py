@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.probe.holdfast_probe import protocol
 from holdfast.schema.errors import FolderGone, FolderNotWritable, RunExists, UnknownRun, UsageError
-from holdfast.schema.shell_text import shell_quoted
+from holdfast.schema.shell_text import shell_quote
 from holdfast.storage.owners import (
     ForeignPath,
     describe_skipped,
@@ -95,7 +95,7 @@ class RunFolder:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_identity", _get_identity(self.path))
 
-    def is_there(self) -> bool:
+    def exists_unchanged(self) -> bool:
         """Return True if the original folder still exists. Another folder in its place, or a link, does not count."""
         current = _get_identity(self.path)
         return current is not None and self._identity in (None, current)
@@ -113,7 +113,7 @@ class RunFolder:
     @property
     def shell_reference(self) -> str:
         """`reference`, quoted for a shell, for use in suggested commands."""
-        return shell_quoted(self.reference)
+        return shell_quote(self.reference)
 
     @property
     def plan(self) -> Path:
@@ -196,7 +196,7 @@ def create(command: Sequence[str], *, root: Path, name: str | None = None, folde
 
 def make_stage(run: RunFolder, number: int, name: str) -> RunFolder:
     """Return the run folder of a stage. Create it if needed."""
-    if not run.is_there():
+    if not run.exists_unchanged():
         raise FolderGone(
             f"The run folder {run.path} was removed or replaced during the run.",
             next_step="start a new run; nothing was written to the folder that is there now",
@@ -337,7 +337,7 @@ def _create_exact(folder: Path) -> Path:
     if _is_run(folder):
         raise RunExists(
             f"{folder} already contains a run.",
-            next_step=f"resume it: holdfast resume {shell_quoted(folder)}; or choose another --dir",
+            next_step=f"resume it: holdfast resume {shell_quote(folder)}; or choose another --dir",
         )
     for parent in reversed(folder.parents):
         if not parent.exists():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.schema import events
 from holdfast.schema.errors import FolderNotWritable, JournalUnreadable
-from holdfast.schema.shell_text import shell_quoted
+from holdfast.schema.shell_text import shell_quote
 from holdfast.storage.disk_reserve import Reserve
 from holdfast.storage.folder import RunFolder, parse_rank_file_name
 from holdfast.storage.safe_files import HardLinkedFile, open_handle, open_regular
@@ -72,7 +72,7 @@ class JournalWriter:
             is_linked = isinstance(error, HardLinkedFile)
             raise FolderNotWritable(
                 f"The journal {path} cannot be written: {error.strerror}.",
-                next_step=f"copy the run (cp -r {shell_quoted(path.parent)} COPY), which removes the hard link, and resume the copy"
+                next_step=f"copy the run (cp -r {shell_quote(path.parent)} COPY), which removes the hard link, and resume the copy"
                 if is_linked
                 else "free some disk space, or choose another folder with --dir DIR",
             ) from error

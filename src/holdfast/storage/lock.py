@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast.schema.errors import FolderGone, FolderNotWritable, RunIsLive, UntrustedRun
-from holdfast.schema.shell_text import shell_quoted
+from holdfast.schema.shell_text import shell_quote
 from holdfast.storage.folder import refuse_links
 from holdfast.storage.owners import refuse_foreign
 from holdfast.storage.safe_files import HardLinkedFile, open_handle
@@ -85,7 +85,7 @@ class RunLock:
         """Check that the locked file is the one that was checked before locking, and that it is still trusted."""
         try:
             refuse_foreign(self._run)
-            if self._run.is_there() and os.path.samestat(os.fstat(handle), self._run.lock.lstat()):
+            if self._run.exists_unchanged() and os.path.samestat(os.fstat(handle), self._run.lock.lstat()):
                 return
         except OSError:
             pass
@@ -100,7 +100,7 @@ class RunLock:
 
     def _make_lock_error(self, error: OSError) -> FolderNotWritable:
         if isinstance(error, HardLinkedFile):
-            step = f"copy the run (cp -r {shell_quoted(self._run.path)} COPY), which removes the hard link, and resume the copy"
+            step = f"copy the run (cp -r {shell_quote(self._run.path)} COPY), which removes the hard link, and resume the copy"
         elif error.errno in FULL:
             step = f"free some disk space, then: holdfast resume {self._run.shell_reference}"
         else:
@@ -120,7 +120,7 @@ def _acquire(handle: int) -> bool:
     return False
 
 
-def holder_of(run: RunFolder) -> int | None:
+def read_holder(run: RunFolder) -> int | None:
     """Return the PID of the supervisor of this run; None if there is none or its PID is unknown."""
     handle = _open_lock(run)
     if handle is None:

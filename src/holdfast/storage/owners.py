@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.schema.errors import UntrustedRun
-from holdfast.schema.shell_text import shell_quoted
+from holdfast.schema.shell_text import shell_quote
 from holdfast.storage.safe_files import untrusted_owner
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def refuse_foreign(run: RunFolder, stages: Iterable[RunFolder] = ()) -> None:
         raise UntrustedRun(
             f"{parent.path} belongs to {parent.owner}: runs in it are not resumed, because the owner could replace your run, "
             "and so its command, with another.",
-            next_step=f"copy the run to a folder of your own (cp -r {shell_quoted(run.path)} COPY) and resume the copy; or change the "
+            next_step=f"copy the run to a folder of your own (cp -r {shell_quote(run.path)} COPY) and resume the copy; or change the "
             "owner of that folder to yourself (chown)",
             look_at=str(run.plan),
         )
@@ -95,7 +95,7 @@ def refuse_foreign(run: RunFolder, stages: Iterable[RunFolder] = ()) -> None:
             raise UntrustedRun(
                 f"{foreign.path} belongs to {foreign.owner}: it is not resumed, because the command in its plan "
                 "would run with your permissions.",
-                next_step=f"read its plan; if you trust it, copy the folder (cp -r {shell_quoted(run.path)} COPY) "
+                next_step=f"read its plan; if you trust it, copy the folder (cp -r {shell_quote(run.path)} COPY) "
                 f"and resume the copy, or change its owner to yourself (chown -R)",
                 look_at=str(run.plan),
             )

@@ -155,17 +155,17 @@ class Redactor(shared.Redactor):
         )
         return restored
 
-    def given(self, value: Any, name: str = "") -> Any:
+    def value_for_message(self, value: Any, name: str = "") -> Any:
         """Return a value without secrets, to quote it in a message. `name` is its key."""
         if isinstance(value, str):
             return self.value(name, value)
         if isinstance(value, dict):
-            return {key: self.given(item, str(key)) for key, item in value.items()}
+            return {key: self.value_for_message(item, str(key)) for key, item in value.items()}
         if isinstance(value, list) and not names_a_secret(name):  # may be a command: an option followed by its value
             words = iter(self.command([item for item in value if isinstance(item, str)]))
-            return [next(words) if isinstance(item, str) else self.given(item) for item in value]
+            return [next(words) if isinstance(item, str) else self.value_for_message(item) for item in value]
         if isinstance(value, list):
-            return [self.given(item, name) for item in value]
+            return [self.value_for_message(item, name) for item in value]
         return value
 
     # --- events -------------------------------------------------------------------------------------------------------
@@ -278,19 +278,19 @@ def redactor_for(
     return redactor
 
 
-def shown(run: RunFolder, plan: Plan | None = None) -> Iterator[Entry]:
+def replay_redacted(run: RunFolder, plan: Plan | None = None) -> Iterator[Entry]:
     """Replay the record of a run without secrets. With the plan, the secrets of the command are removed too."""
-    return redacted(replay(run), redactor_for(plan, os.environ, [run.path]))
+    return redact_entries(replay(run), redactor_for(plan, os.environ, [run.path]))
 
 
-def redacted(entries: Iterable[Entry], redactor: Redactor) -> Iterator[Entry]:
+def redact_entries(entries: Iterable[Entry], redactor: Redactor) -> Iterator[Entry]:
     """Yield the entries without secrets. Entries written by the training process have not been redacted before."""
     for entry in entries:
         event = redactor.event(entry.event)
         yield entry if event is entry.event else entry._replace(event=event)
 
 
-def restored(entries: Iterable[Entry], redactor: Redactor) -> Iterator[Entry]:
+def restore_entries(entries: Iterable[Entry], redactor: Redactor) -> Iterator[Entry]:
     """Yield the entries with the real paths of files, as needed to resume a run."""
     for entry in entries:
         yield entry._replace(event=redactor.restore(entry.event))

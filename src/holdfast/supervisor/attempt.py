@@ -18,7 +18,7 @@ from holdfast.process.output_matcher import OutputMatcher
 from holdfast.process.stack_dumps import StackReader
 from holdfast.remedies.policy import asks_for_snapshot, ends_attempt, worth_a_restart
 from holdfast.schema import events
-from holdfast.schema.shell_text import shell_quoted
+from holdfast.schema.shell_text import shell_quote
 from holdfast.storage.journal import Entry, Tail, rank_of
 from holdfast.supervisor.graceful_stop import LAST_SNAPSHOT_S, RESTART_SNAPSHOT_S, GivenUp, GracefulStop, StopNow
 from holdfast.supervisor.hang_watch import HangWatch, Request
@@ -284,7 +284,7 @@ class Attempt:
         pattern = str(Path(path).with_name("*" + Path(path).suffix))
         self._note(
             f"the training saves {path}, but starts over after a crash",
-            f"""to resume from this file, start with --checkpoint {shell_quoted(pattern)} --resume-with "--resume {{checkpoint}}" """
+            f"""to resume from this file, start with --checkpoint {shell_quote(pattern)} --resume-with "--resume {{checkpoint}}" """
             "(the arguments that your command takes for it); or resume at the exact batch, without a checkpoint, with two lines of "
             "holdfast.guard (docs/guard.md)",
         )
@@ -313,7 +313,7 @@ class Attempt:
             self._note("the output is no longer searched", repr(self._lines.fault))
 
     def _take_sample(self, now: float) -> None:
-        if not (self._run.is_there() and self._folder.path.is_dir()):
+        if not (self._run.exists_unchanged() and self._folder.path.is_dir()):
             self._note(
                 "the run folder was removed or replaced",
                 f"{self._run.path} is gone while the run is active: nothing more is recorded, and the run cannot be resumed",

@@ -81,7 +81,7 @@ class GracefulStop:
         if not self.takes_snapshots():
             return False
         try:
-            if not self._run.is_there():
+            if not self._run.exists_unchanged():
                 return False
             touch(self._run.snapshot_now)
         except OSError:

@@ -105,7 +105,7 @@ class _Notification:
         return False
 
     def _append_to_log(self, piece: bytes) -> None:
-        if not self._run.is_there():
+        if not self._run.exists_unchanged():
             return
         with contextlib.suppress(OSError):
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -160,10 +160,12 @@ def split_command(command: str) -> list[str]:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise PlanInvalid(f"--on-event {Redactor().given(command)!r} cannot be split into words: {error}.") from error
+        raise PlanInvalid(
+            f"--on-event {Redactor().value_for_message(command)!r} cannot be split into words: {error}."
+        ) from error
     if not words or shutil.which(words[0]) is None:
         raise PlanInvalid(
-            f"--on-event: there is no program {Redactor().given(words[0]) if words else command!r}.",
+            f"--on-event: there is no program {Redactor().value_for_message(words[0]) if words else command!r}.",
             next_step="give the path of a program; it is run without a shell and gets JSON on its stdin",
         )
     return words

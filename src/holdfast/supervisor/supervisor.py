@@ -46,7 +46,7 @@ from holdfast.storage import checkpoint_backup
 from holdfast.storage.heartbeats import read_beats
 from holdfast.storage.journal import JournalWriter, replay
 from holdfast.storage.lock import RunLock
-from holdfast.storage.redact import allowed_environment, redactor_for, restored
+from holdfast.storage.redact import allowed_environment, redactor_for, restore_entries
 from holdfast.storage.stale_heartbeats import settle_stale
 from holdfast.supervisor.attempt import Attempt
 from holdfast.supervisor.child_env import environment
@@ -98,7 +98,7 @@ def take_over(run: RunFolder, plan: Plan, listeners: Sequence[Listener] = (), de
     """Resume a run that was interrupted, has failed, or lost its supervisor."""
     with RunLock(run):
         deps = deps or Deps()
-        state = load_run_state(restored(replay(run), redactor_for(plan, os.environ, [run.path])))
+        state = load_run_state(restore_entries(replay(run), redactor_for(plan, os.environ, [run.path])))
         if is_over(state) and state.ended is not None:
             learned_nothing = state.ended.verdict == Outcome.NOT_LEARNED
             raise RunIsOver(
@@ -260,7 +260,7 @@ class Supervisor:
                 self._reader.close()
             self._journal.close()
             with contextlib.suppress(Exception):
-                if self._run.is_there():
+                if self._run.exists_unchanged():
                     heartbeat.settle(str(self._run.heartbeat))
             if self._notifier is not None:
                 self._notifier.close()
@@ -302,7 +302,7 @@ class Supervisor:
 
     def _discard_snapshots(self, since: int) -> None:
         """Discard corrupt snapshots, which the training would find and resume from, and the loss trace of the discarded steps."""
-        if not self._run.is_there():
+        if not self._run.exists_unchanged():
             return
         known = [snapshot for attempt in self._state.attempts for snapshot in attempt.snapshots.known]
         steps = {Path(snapshot.path): snapshot.step for snapshot in known}
@@ -312,7 +312,7 @@ class Supervisor:
 
     def _run_attempt(self, resume: events.Resume | None, changes: list[Change], terminal: Terminal) -> bool:
         """Run one attempt until it ends. Return False if it could not be started again."""
-        if self._state.attempts and not self._run.is_there():
+        if self._state.attempts and not self._run.exists_unchanged():
             self._record_stop("its run folder was removed or replaced while it was running")
             return False
         number, folder = self._make_attempt_folder()
@@ -441,7 +441,7 @@ class Supervisor:
             or not files
             or finished
             or self._plan.observe_only
-            or not self._run.is_there()
+            or not self._run.exists_unchanged()
         ):
             return
         kept, left_out = checkpoint_backup.back_up(

@@ -17,7 +17,7 @@ def _value_at(value: float | Callable[[float], float], part: float) -> float:
     return value(part) if callable(value) else value
 
 
-def life(
+def memory_history(
     *,
     samples: int = 240,
     every: float = 30.0,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from holdfast.schema.pages import page_of
+from holdfast.schema.pages import read_page
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.rule import Rule
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @cache
 def all_rules() -> tuple[Rule, ...]:
     modules = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
-    rules = (replace(module.RULE, page=page_of(module)) for module in modules)
+    rules = (replace(module.RULE, page=read_page(module)) for module in modules)
     return tuple(sorted(rules, key=lambda rule: rule.id))
 
 

@@ -36,7 +36,7 @@ def judge(state: RunState) -> Finding | None:
     small = batches.small
     if not small.count:
         return None
-    limits = state.tuned(ID, LIMITS)
+    limits = state.get_limits(ID, LIMITS)
     now = batches.samples.last or 0.0
     if small.count < limits["steps"] or now > limits["samples"]:
         return None

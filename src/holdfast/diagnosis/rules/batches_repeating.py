@@ -34,7 +34,7 @@ LIMITS = {"batches": 20, "batches_later": 60}
 
 def judge(state: RunState) -> Finding | None:
     batches = state.attempt.batches
-    limits = state.tuned(ID, LIMITS)
+    limits = state.get_limits(ID, LIMITS)
     same = batches.same_in_a_row
     if same < limits["batches"] or (batches.different > 1 and same < limits["batches_later"]):
         return None

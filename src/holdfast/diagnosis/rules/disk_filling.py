@@ -23,7 +23,7 @@ from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.units import MIB, duration, size
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
-from holdfast.testing.resources import life
+from holdfast.testing.resources import memory_history
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import AttemptState, RunState
@@ -33,7 +33,7 @@ LIMITS = {"least_mb": 500.0, "hours": 12.0, "epochs": 4, "reach": 3.0, "reach_wi
 
 def judge(state: RunState) -> Finding | None:
     memory = state.attempt.memory
-    limits = state.tuned("disk-filling", LIMITS)
+    limits = state.get_limits("disk-filling", LIMITS)
     if not memory.points:
         return None
     free = memory.points[-1].disk_free
@@ -99,15 +99,19 @@ RULE = Rule(
     limits=LIMITS,
     page=__doc__ or "",
     cases=[
-        Case("full before the planned end", life(planned=60, disk=lambda part: 30.0 - 20.0 * part), "warn"),
-        Case("full within hours, planned end unknown", life(disk=lambda part: 30.0 - 20.0 * part), "warn"),
-        Case("every epoch's checkpoint is kept", life(disk=lambda part: 20.0 - 0.6 * int(part * 24)), "warn"),
-        Case("almost full already", life(samples=4, disk=0.3), "warn"),
-        Case("the training ends first", life(planned=26, disk=lambda part: 30.0 - 20.0 * part), None),
-        Case("free space falls, then stops falling", life(disk=lambda part: 30.0 - 12.0 * min(1.0, part * 8)), None),
-        Case("free space recovers now and then", life(disk=lambda part: 30.0 - 10.0 * (part * 8 % 1)), None),
-        Case("one large file", life(disk=lambda part: 30.0 - 20.0 * (part > 0.5)), None),
-        Case("full only in the distant future", life(disk=lambda part: 1000.0 - 5.0 * part), None),
-        Case("nothing changes", life(), None),
+        Case("full before the planned end", memory_history(planned=60, disk=lambda part: 30.0 - 20.0 * part), "warn"),
+        Case("full within hours, planned end unknown", memory_history(disk=lambda part: 30.0 - 20.0 * part), "warn"),
+        Case("every epoch's checkpoint is kept", memory_history(disk=lambda part: 20.0 - 0.6 * int(part * 24)), "warn"),
+        Case("almost full already", memory_history(samples=4, disk=0.3), "warn"),
+        Case("the training ends first", memory_history(planned=26, disk=lambda part: 30.0 - 20.0 * part), None),
+        Case(
+            "free space falls, then stops falling",
+            memory_history(disk=lambda part: 30.0 - 12.0 * min(1.0, part * 8)),
+            None,
+        ),
+        Case("free space recovers now and then", memory_history(disk=lambda part: 30.0 - 10.0 * (part * 8 % 1)), None),
+        Case("one large file", memory_history(disk=lambda part: 30.0 - 20.0 * (part > 0.5)), None),
+        Case("full only in the distant future", memory_history(disk=lambda part: 1000.0 - 5.0 * part), None),
+        Case("nothing changes", memory_history(), None),
     ],
 )

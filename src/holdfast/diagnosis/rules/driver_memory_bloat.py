@@ -30,7 +30,7 @@ from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.units import GIB, size
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
-from holdfast.testing.resources import life
+from holdfast.testing.resources import memory_history
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +46,7 @@ def judge(state: RunState) -> Finding | None:
     device = memory.device
     if device is None or device.allocated is None or not memory.is_analysis_due:
         return None
-    limits = state.tuned("driver-memory-bloat", LIMITS)
+    limits = state.get_limits("driver-memory-bloat", LIMITS)
     driver = device.driver if device.driver is not None else device.reserved
     tensors = max(device.allocated, device.peak or 0)
     if driver is None or driver < limits["least_gib"] * GIB or driver < limits["times"] * tensors:
@@ -122,22 +122,28 @@ RULE = Rule(
     cases=[
         Case(
             "the driver's memory keeps growing",
-            life(rss=1.5, allocated=0.37, driver=lambda part: 1.0 + 11.0 * part),
+            memory_history(rss=1.5, allocated=0.37, driver=lambda part: 1.0 + 11.0 * part),
             "warn",
         ),
         Case(
             "the driver's memory is large and the machine swaps",
-            life(rss=1.5, allocated=0.37, driver=12.5, swap=lambda part: 24.0 * min(1.0, 4 * part)),
+            memory_history(rss=1.5, allocated=0.37, driver=12.5, swap=lambda part: 24.0 * min(1.0, 4 * part)),
             "warn",
         ),
         Case(
             "a caching allocator on a device with its own memory",
-            life(device="cuda:0", allocated=0.3, driver=lambda part: 1.0 + 9.0 * part),
+            memory_history(device="cuda:0", allocated=0.3, driver=lambda part: 1.0 + 9.0 * part),
             "warn",
         ),
-        Case("growth that levels off", life(allocated=0.3, driver=lambda part: 5.0 * (1 - math.exp(-8 * part))), None),
-        Case("large, but so are the tensors", life(allocated=3.0, driver=lambda part: 4.0 + 6.0 * part), None),
-        Case("small", life(allocated=0.05, driver=lambda part: 0.2 + part), None),
-        Case("no device", life(), None),
+        Case(
+            "growth that levels off",
+            memory_history(allocated=0.3, driver=lambda part: 5.0 * (1 - math.exp(-8 * part))),
+            None,
+        ),
+        Case(
+            "large, but so are the tensors", memory_history(allocated=3.0, driver=lambda part: 4.0 + 6.0 * part), None
+        ),
+        Case("small", memory_history(allocated=0.05, driver=lambda part: 0.2 + part), None),
+        Case("no device", memory_history(), None),
     ],
 )

@@ -56,7 +56,7 @@ LIMITS = {
 
 def judge(state: RunState) -> Finding | None:
     pace = state.attempt.pace
-    limits = state.tuned("epoch-time-blowup", LIMITS)
+    limits = state.get_limits("epoch-time-blowup", LIMITS)
     total = state.started.memory_total if state.started is not None else None
     slow = _slow_epoch(pace, limits) or _slow_steps(pace, limits) or _slow_evaluation(pace, limits)
     if slow is None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from holdfast.diagnosis.exits import describe_position, exception_line, find_failure, killed_by
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
-from holdfast.schema.shell_text import shell_joined
+from holdfast.schema.shell_text import shell_join
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import TRACEBACK, ended, started
 
@@ -54,7 +54,7 @@ def _find_syntax_error(lines: list[str]) -> str | None:
 def _remedies(state: RunState, lines: list[str], location: str | None) -> list[str]:
     if location is not None:
         return [f"fix the syntax error: {location}"]
-    command = shell_joined(state.attempt.started.command)
+    command = shell_join(state.attempt.started.command)
     run_alone = f"run the command on its own: {command}" if command else "run the command on its own"
     if lines:
         return [f"fix what the last lines of output report; if they do not explain it, {run_alone}"]

@@ -38,7 +38,7 @@ def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
     gradients = attempt.gradients
     far = gradients.far_above
-    if not far.count or far.count < state.tuned(ID, LIMITS)["steps"]:
+    if not far.count or far.count < state.get_limits(ID, LIMITS)["steps"]:
         return None
     if not gradients.jumped and _loss_falls(attempt, far.since or 0):
         return None

@@ -52,7 +52,7 @@ def judge(state: RunState) -> Finding | None:
 def _report_all(state: RunState) -> Finding | None:
     attempt = state.attempt
     missing = attempt.gradients.missing
-    limits = state.tuned(ID, LIMITS)
+    limits = state.get_limits(ID, LIMITS)
     from_the_start = not attempt.gradients.samples_with_some and not attempt.gradients.others
     if from_the_start:
         min_samples = limits["samples" if attempt.loss.count >= limits["samples"] - 1 else "samples_without_a_loss"]
@@ -87,7 +87,7 @@ def _report_most(state: RunState) -> Finding | None:
     graph = attempt.weights.graph
     if graph is None or graph.unused is None or graph.outside or attempt.gradients.others:
         return None
-    if graph.unused < state.tuned(ID, LIMITS)["part_that_is_most"] * graph.held:
+    if graph.unused < state.get_limits(ID, LIMITS)["part_that_is_most"] * graph.held:
         return None
     return Finding(
         rule=ID,
@@ -108,7 +108,7 @@ def _report_most(state: RunState) -> Finding | None:
 def _report_some(state: RunState) -> Finding | None:
     attempt = state.attempt
     gradients = attempt.gradients
-    limits = state.tuned(ID, LIMITS)
+    limits = state.get_limits(ID, LIMITS)
     samples = 1 if attempt.ended is not None else limits["samples_with_gaps"]
     if gradients.samples_with_some < samples or attempt.steps < limits["steps_for_some"]:
         return None

@@ -37,7 +37,7 @@ LIMITS = {"intervals": 3, "clean_for_each": 3}
 def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
     gradients = attempt.gradients
-    limits = state.tuned(ID, LIMITS)
+    limits = state.get_limits(ID, LIMITS)
     if gradients.stale_count < limits["intervals"] or _gradients_are_copied(attempt):
         return None
     newest = gradients.stale_gradients[-1]

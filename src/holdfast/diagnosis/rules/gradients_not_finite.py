@@ -47,7 +47,7 @@ def judge(state: RunState) -> Finding | None:
     )
     if not (samples.count or gradients.nonfinite_norms.count or gradients.skipped_in_a_row > 1):
         return None
-    limits = state.tuned(ID, LIMITS)
+    limits = state.get_limits(ID, LIMITS)
     # Steps may be reported later than the skips that follow them; a step after the skips ends them.
     still_skipping = gradients.skipped_after is not None and attempt.last_step <= gradients.skipped_after
     if gradients.skipped_in_a_row >= limits["skipped"] and still_skipping:

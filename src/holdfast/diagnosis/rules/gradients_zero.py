@@ -43,7 +43,7 @@ def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
     if not (attempt.gradients.zero.count or attempt.weights.zero_input):
         return None
-    limits = state.tuned(ID, LIMITS)
+    limits = state.get_limits(ID, LIMITS)
     if not _has_loss(attempt, limits["solved_below"]) or (attempt.rates.latest and not max(attempt.rates.latest)):
         return None
     return _report_all(state, limits) or _report_layer(attempt, limits)

@@ -44,7 +44,7 @@ def judge(state: RunState) -> Finding | None:
 
 
 def _remedy(state: RunState, signal: str) -> str:
-    earlier = [attempt for attempt in state.attempts[:-1] if attempt.found("killed-externally") is not None]
+    earlier = [attempt for attempt in state.attempts[:-1] if attempt.find_finding("killed-externally") is not None]
     seconds = [attempt.ended.seconds for attempt in (*earlier, state.attempt) if attempt.ended is not None]
     if not earlier:
         return "nothing in the training has to change; if it happens again, find out what sends the signal"

@@ -48,7 +48,7 @@ LIMITS = {
 
 def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
-    limits = state.tuned("learning-rate-vanished", LIMITS)
+    limits = state.get_limits("learning-rate-vanished", LIMITS)
     if attempt.rates.vanished_steps < min(limits["steps"], limits["steps_of_a_whole_run"]):
         return None
     if any(earlier.rates.highest.highest > 0.0 for earlier in state.attempts):

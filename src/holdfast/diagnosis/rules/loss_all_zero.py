@@ -36,7 +36,7 @@ MIN_EPOCHS = 2
 def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
     zeros = attempt.loss.zeros_at_first
-    limits = state.tuned("loss-all-zero", LIMITS)
+    limits = state.get_limits("loss-all-zero", LIMITS)
     least = limits["steps_of_a_whole_run" if attempt.finished else "steps"]
     if not attempt.loss.count:
         return _report_by_epoch(attempt)

@@ -52,7 +52,7 @@ WITH_BOX = re.compile(r"(?:^|[^a-z])(?:dfl|l1|iou)(?:$|[^a-z])")
 def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
     series = attempt.losses.parts
-    limits = state.tuned("loss-component-zero", LIMITS)
+    limits = state.get_limits("loss-component-zero", LIMITS)
     if len(series) > 1:
         if not any(part.last == 0.0 for part in series.values()):
             return None

@@ -51,7 +51,7 @@ FEW_BITS = 16
 def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
     same_steps = attempt.losses.same_at_rate
-    limits = state.tuned("loss-constant", LIMITS)
+    limits = state.get_limits("loss-constant", LIMITS)
     if same_steps < limits["steps_of_a_whole_run"] or not attempt.loss.last or not has_single_optimizer(attempt):
         return None
     if attempt.loss.same_in_a_row != attempt.loss.count or attempt.loss.nonfinite:

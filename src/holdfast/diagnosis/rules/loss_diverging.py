@@ -61,7 +61,7 @@ MIN_GRADIENT_GROWTH = 1e3
 def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
     losses = attempt.losses
-    limits = state.tuned("loss-diverging", LIMITS)
+    limits = state.get_limits("loss-diverging", LIMITS)
     if losses.far_steps < limits["steps"] and losses.left_steps < limits["steps_after_a_leap"]:
         return None
     if not is_positive(attempt) or not has_single_optimizer(attempt):

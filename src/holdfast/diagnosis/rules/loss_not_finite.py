@@ -39,7 +39,7 @@ def judge(state: RunState) -> Finding | None:
     loss = state.attempt.loss
     if not loss.nonfinite:
         return _judge_epochs(state)
-    is_lasting = loss.nonfinite_in_a_row >= state.tuned("loss-not-finite", LIMITS)["in_a_row"]
+    is_lasting = loss.nonfinite_in_a_row >= state.get_limits("loss-not-finite", LIMITS)["in_a_row"]
     return Finding(
         rule="loss-not-finite",
         severity="fatal" if is_lasting else "warn",

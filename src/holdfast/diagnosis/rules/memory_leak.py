@@ -38,7 +38,7 @@ from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.units import MIB, duration, size
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
-from holdfast.testing.resources import life
+from holdfast.testing.resources import memory_history
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +55,7 @@ def judge(state: RunState) -> Finding | None:
     memory = state.attempt.memory
     if not memory.is_analysis_due or len(memory.points) < 12:
         return None
-    limits = state.tuned("memory-leak", LIMITS)
+    limits = state.get_limits("memory-leak", LIMITS)
     then, now = memory.points[len(memory.points) // 3], memory.points[-1]
     min_growth = limits["least_mib"] * MIB
     if now.rss - then.rss < min_growth and (now.driver or 0.0) - (then.driver or 0.0) < min_growth:
@@ -171,7 +171,7 @@ def _select_remedies(state: RunState, leak: Leak) -> list[str]:
 
 
 def _simulate_cache(until: float, epoch_of: int | None) -> list[events.AnyEvent]:
-    return life(epoch_of=epoch_of, rss=lambda part: 2.0 + 5.0 * min(1.0, part / until))
+    return memory_history(epoch_of=epoch_of, rss=lambda part: 2.0 + 5.0 * min(1.0, part / until))
 
 
 RULE = Rule(
@@ -182,33 +182,37 @@ RULE = Rule(
     limits=LIMITS,
     page=__doc__ or "",
     cases=[
-        Case("memory runs out before the planned end", life(planned=100, rss=lambda part: 2.0 + 5.0 * part), "warn"),
-        Case("no planned end is known", life(rss=lambda part: 2.0 + 5.0 * part), "warn"),
+        Case(
+            "memory runs out before the planned end",
+            memory_history(planned=100, rss=lambda part: 2.0 + 5.0 * part),
+            "warn",
+        ),
+        Case("no planned end is known", memory_history(rss=lambda part: 2.0 + 5.0 * part), "warn"),
         Case(
             "no epochs are known and more than half of the memory is used",
-            life(epoch_of=None, rss=lambda part: 2.0 + 9.0 * part),
+            memory_history(epoch_of=None, rss=lambda part: 2.0 + 9.0 * part),
             "warn",
         ),
         Case(
             "no epochs are known and most of the memory is left (it may be a buffer that fills)",
-            life(epoch_of=None, rss=lambda part: 2.0 + 2.0 * part),
+            memory_history(epoch_of=None, rss=lambda part: 2.0 + 2.0 * part),
             "note",
         ),
         Case(
             "driver memory on a Mac, which resident memory does not include",
-            life(planned=100, rss=1.5, driver=lambda part: 0.5 + 6.0 * part),
+            memory_history(planned=100, rss=1.5, driver=lambda part: 0.5 + 6.0 * part),
             "warn",
         ),
         Case(
             "tensors on a device that does not report its capacity",
-            life(
+            memory_history(
                 planned=100, device="cuda:0", driver=lambda part: 2.0 + 6.0 * part, allocated=lambda part: 1 + 6 * part
             ),
             "note",
         ),
         Case(
             "tensors on a device with its own memory",
-            life(
+            memory_history(
                 planned=100,
                 device="cuda:0",
                 driver=lambda part: 2.0 + 6.0 * part,
@@ -219,21 +223,27 @@ RULE = Rule(
         ),
         Case(
             "memory would run out only long after the training ends",
-            life(planned=30, rss=lambda part: 2.0 + part),
+            memory_history(planned=30, rss=lambda part: 2.0 + part),
             "note",
         ),
-        Case("a leak after the caches have filled", life(planned=100, rss=lambda p: 3 * min(1, p * 5) + 4 * p), "warn"),
-        Case("a jump at each epoch", life(planned=100, rss=lambda part: 2.0 + 0.2 * int(part * 24)), "warn"),
+        Case(
+            "a leak after the caches have filled",
+            memory_history(planned=100, rss=lambda p: 3 * min(1, p * 5) + 4 * p),
+            "warn",
+        ),
+        Case("a jump at each epoch", memory_history(planned=100, rss=lambda part: 2.0 + 0.2 * int(part * 24)), "warn"),
         Case("a cache that fills in the first epoch and stops", _simulate_cache(0.25, 900), None),
         Case("a cache that fills in the first three epochs and stops", _simulate_cache(0.25, 300), None),
         Case("a buffer that fills and stops, no epochs known", _simulate_cache(0.5, None), "note"),
         Case(
-            "a garbage collector that runs from time to time", life(rss=lambda part: 2.0 + 3.0 * (part * 12 % 1)), None
+            "a garbage collector that runs from time to time",
+            memory_history(rss=lambda part: 2.0 + 3.0 * (part * 12 % 1)),
+            None,
         ),
-        Case("a single jump", life(rss=lambda part: 2.0 + 4.0 * (part > 0.6)), None),
-        Case("growth that levels off", life(rss=lambda part: 2.0 + 2.0 * math.log(1 + 60 * part)), None),
-        Case("memory that does not grow", life(), None),
-        Case("other programs use the memory", life(others=lambda part: 2.0 + 8.0 * part), None),
-        Case("the start of a run", life(samples=12, rss=lambda part: 2.0 + 3.0 * part), None),
+        Case("a single jump", memory_history(rss=lambda part: 2.0 + 4.0 * (part > 0.6)), None),
+        Case("growth that levels off", memory_history(rss=lambda part: 2.0 + 2.0 * math.log(1 + 60 * part)), None),
+        Case("memory that does not grow", memory_history(), None),
+        Case("other programs use the memory", memory_history(others=lambda part: 2.0 + 8.0 * part), None),
+        Case("the start of a run", memory_history(samples=12, rss=lambda part: 2.0 + 3.0 * part), None),
     ],
 )

@@ -25,7 +25,7 @@ from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.units import GIB, duration, size
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
-from holdfast.testing.resources import life
+from holdfast.testing.resources import memory_history
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +48,7 @@ def judge(state: RunState) -> Finding | None:
     total = state.started.memory_total if state.started is not None else None
     if not total or not memory.samples:
         return None
-    limits = state.tuned("memory-pressure", LIMITS)
+    limits = state.get_limits("memory-pressure", LIMITS)
     last = memory.samples[-1]
     if last.available >= max(limits["swap_available_part"], limits["available_part"]) * total:
         return None
@@ -117,19 +117,25 @@ RULE = Rule(
     limits=LIMITS,
     page=__doc__ or "",
     cases=[
-        Case("almost no memory is left", life(samples=20, rss=13.5, others=2.0), "warn"),
-        Case("other programs use almost all memory", life(samples=20, rss=1.0, others=14.5), "note"),
+        Case("almost no memory is left", memory_history(samples=20, rss=13.5, others=2.0), "warn"),
+        Case("other programs use almost all memory", memory_history(samples=20, rss=1.0, others=14.5), "note"),
         Case(
             "swap grows fast while little memory is left",
-            life(samples=20, rss=12.0, others=2.5, swap=lambda part: 8.0 * part),
+            memory_history(samples=20, rss=12.0, others=2.5, swap=lambda part: 8.0 * part),
             "warn",
         ),
-        Case("the GPU driver of a Mac uses the memory", life(samples=20, rss=1.5, others=2.0, driver=12.2), "warn"),
-        Case("enough memory is left", life(samples=20, rss=10.0, others=2.0), None),
-        Case("a single low sample", life(samples=20, rss=lambda part: 13.8 if part == 0.5 else 3.0), None),
         Case(
-            "idle pages go to swap while plenty of memory is left", life(samples=20, swap=lambda part: 8.0 * part), None
+            "the GPU driver of a Mac uses the memory",
+            memory_history(samples=20, rss=1.5, others=2.0, driver=12.2),
+            "warn",
         ),
-        Case("steady swap usage for a long time", life(samples=20, rss=12.0, others=2.5, swap=6.0), None),
+        Case("enough memory is left", memory_history(samples=20, rss=10.0, others=2.0), None),
+        Case("a single low sample", memory_history(samples=20, rss=lambda part: 13.8 if part == 0.5 else 3.0), None),
+        Case(
+            "idle pages go to swap while plenty of memory is left",
+            memory_history(samples=20, swap=lambda part: 8.0 * part),
+            None,
+        ),
+        Case("steady swap usage for a long time", memory_history(samples=20, rss=12.0, others=2.5, swap=6.0), None),
     ],
 )

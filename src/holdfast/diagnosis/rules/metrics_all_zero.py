@@ -78,7 +78,7 @@ def judge(state: RunState) -> Finding | None:
         return None
     count = max(len(track.points) for track in tracks)
     zero_losses = _find_zero_losses(attempt)
-    limits = state.tuned("metrics-all-zero", LIMITS)
+    limits = state.get_limits("metrics-all-zero", LIMITS)
     severity = _choose_severity(attempt, count, limits, zero_losses=bool(zero_losses))
     if severity is None:
         return None

@@ -35,7 +35,7 @@ LIMITS = {"validations": 15, "share": 0.33, "gain": 0.01, "full_score": 0.99}
 
 
 def judge(state: RunState) -> Finding | None:
-    limits = state.tuned("metrics-plateau", LIMITS)
+    limits = state.get_limits("metrics-plateau", LIMITS)
     by_attempt = state.validated
     if sum(len(metrics.history) for metrics in by_attempt) <= limits["validations"]:
         return None

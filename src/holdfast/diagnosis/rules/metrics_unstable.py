@@ -42,7 +42,7 @@ NEWEST = 12
 
 def judge(state: RunState) -> Finding | None:
     by_attempt = state.validated
-    limits = state.tuned("metrics-unstable", LIMITS)
+    limits = state.get_limits("metrics-unstable", LIMITS)
     newest = newest_of(by_attempt)
     if newest is None or sum(len(metrics.history) for metrics in by_attempt) < limits["validations"]:
         return None

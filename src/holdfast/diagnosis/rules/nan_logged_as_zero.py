@@ -48,7 +48,7 @@ def judge(state: RunState) -> Finding | None:
     if line is None and not masked:
         return None
     has_recovered = attempt.loss.count > 0 and not attempt.loss.nonfinite_in_a_row
-    until_end = len(log_lines) >= state.tuned(ID, LIMITS)["last_lines"] and len(masked) == len(log_lines)
+    until_end = len(log_lines) >= state.get_limits(ID, LIMITS)["last_lines"] and len(masked) == len(log_lines)
     count = max(line.count if line is not None else 0, len(masked))
     return Finding(
         rule=ID,

@@ -38,7 +38,7 @@ def judge(state: RunState) -> Finding | None:
     line = attempt.printed.get(ID)
     if line is None:
         return None
-    is_early = attempt.adapter is not None and (attempt.epoch or 0) <= state.tuned(ID, LIMITS)["early_epochs"]
+    is_early = attempt.adapter is not None and (attempt.epoch or 0) <= state.get_limits(ID, LIMITS)["early_epochs"]
     return Finding(
         rule=ID,
         severity="note" if is_early else "warn",

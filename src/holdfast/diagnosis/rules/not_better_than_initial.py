@@ -47,7 +47,7 @@ NOISE = 3.0
 def judge(state: RunState) -> Finding | None:
     if not state.attempt.finished:
         return None
-    limits = state.tuned("not-better-than-initial", LIMITS)
+    limits = state.get_limits("not-better-than-initial", LIMITS)
     findings = [finding for finding in (_judge_score(state, limits), _judge_loss(state, limits)) if finding is not None]
     return min(findings, key=lambda finding: finding.severity != "warn", default=None)
 

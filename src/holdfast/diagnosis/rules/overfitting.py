@@ -61,7 +61,7 @@ class Rise(NamedTuple):
 
 
 def judge(state: RunState) -> Finding | None:
-    limits = state.tuned("overfitting", LIMITS)
+    limits = state.get_limits("overfitting", LIMITS)
     by_attempt = state.validated
     newest = newest_of(by_attempt)
     if newest is None or sum(len(metrics.history) for metrics in by_attempt) < limits["validations"]:

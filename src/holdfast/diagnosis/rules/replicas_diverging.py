@@ -39,7 +39,7 @@ def judge(state: RunState) -> Finding | None:
     if not weights.diverged or (weights.equal_at or 0) > weights.diverged[-1] or _averages_models(attempt):
         return None
     differing_steps = [step for step in weights.diverged if step > (weights.equal_at or 0)]
-    is_lasting = len(differing_steps) >= state.tuned(ID, LIMITS)["comparisons"]
+    is_lasting = len(differing_steps) >= state.get_limits(ID, LIMITS)["comparisons"]
     if not is_lasting and weights.compared < 2:
         return None
     ranks = attempt.attached.world_size if attempt.attached is not None else 0

@@ -50,7 +50,7 @@ def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
     if not attempt.finished or _stopped_on_purpose(attempt) or gap_after(attempt) is not None:
         return None
-    share = state.tuned("steps-missing", LIMITS)["share"]
+    share = state.get_limits("steps-missing", LIMITS)["share"]
     return _judge_epochs(attempt) or _judge_schedules(attempt, share)
 
 

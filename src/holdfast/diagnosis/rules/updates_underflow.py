@@ -37,7 +37,7 @@ def judge(state: RunState) -> Finding | None:
     newest = weights.weight_updates
     if newest is None or not newest.stuck:
         return None
-    limits = state.tuned(ID, LIMITS)
+    limits = state.get_limits(ID, LIMITS)
     lost = [tensor for tensor in newest.stuck if tensor.update_ulps is not None and tensor.update_ulps < 1.0]
     has_enough = len(lost) >= limits["part_of_tensors"] * newest.checked or len(lost) >= MAX_REPORTED
     if weights.samples < limits["samples"] or not lost or not has_enough:

@@ -47,7 +47,7 @@ def judge(state: RunState) -> Finding | None:
     metrics = state.attempt.metrics
     if metrics.final is None:
         return None
-    limits = state.tuned("validation-disagrees", LIMITS)
+    limits = state.get_limits("validation-disagrees", LIMITS)
     by_attempt = state.validated
     best = best_of(by_attempt)
     for name, value in metrics.final.values.items():

@@ -39,7 +39,7 @@ LIMITS = {"times": 1.5, "more_gib": 1.0, "evaluations": 2, "available_part": 0.0
 
 def judge(state: RunState) -> Finding | None:
     evaluations = state.attempt.memory.evaluations
-    limits = state.tuned("validation-memory-spike", LIMITS)
+    limits = state.get_limits("validation-memory-spike", LIMITS)
     if len(evaluations) < limits["evaluations"] or _find_spike(evaluations[-1], limits) is None:
         return None
     spikes = [evaluation for evaluation in evaluations if _find_spike(evaluation, limits) is not None]

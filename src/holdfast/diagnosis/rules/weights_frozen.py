@@ -48,7 +48,7 @@ def judge(state: RunState) -> Finding | None:
     weights = attempt.weights
     if weights.weight_updates is None or (not weights.had_to_move and weights.most_moved):
         return None
-    limits = state.tuned(ID, LIMITS)
+    limits = state.get_limits(ID, LIMITS)
     unchanged = {name: tensor for name, tensor in weights.stuck.items() if tensor.had_to_move}
     repeated = {name for name, tensor in unchanged.items() if tensor.times >= limits["times_of_a_part"]}
     with_known_update = {name for name, tensor in unchanged.items() if not tensor.last.by_others}

@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from holdfast.preflight.checks.check import KINDS
-from holdfast.schema.pages import page_of
+from holdfast.schema.pages import read_page
 
 if TYPE_CHECKING:
     from holdfast.preflight.checks.check import Check
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def all_checks() -> tuple[Check, ...]:
     """Return the checks in the order in which they run: by kind, the ones with the longest time limit last."""
     modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
-    checks = [replace(module.CHECK, page=page_of(module)) for module in modules if hasattr(module, "CHECK")]
+    checks = [replace(module.CHECK, page=read_page(module)) for module in modules if hasattr(module, "CHECK")]
     return tuple(sorted(checks, key=lambda check: (KINDS.index(check.kind), check.seconds, check.id)))
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from holdfast.diagnosis.versions import format_version, torchvision_for
 from holdfast.preflight.case_contexts import linux, mac
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
-from holdfast.schema.shell_text import shell_quoted
+from holdfast.schema.shell_text import shell_quote
 
 if TYPE_CHECKING:
     from holdfast.preflight.checks.check import CheckContext
@@ -53,7 +53,7 @@ def run(context: CheckContext) -> Answer:
         f"torchvision {have} does not work with torch {python.packages.get('torch', '')}. `holdfast run` replaces its NMS with one "
         "written in plain torch; without Holdfast a detector crashes."
     )
-    remedy = f'{shell_quoted(python.executable)} -m pip install --force-reinstall --no-deps "{requirement}"{index}'
+    remedy = f'{shell_quote(python.executable)} -m pip install --force-reinstall --no-deps "{requirement}"{index}'
     return Answer(message, (finding(ID, "warn", message, evidence=[problem], remedies=[remedy]),))
 
 

@@ -21,7 +21,7 @@ from holdfast.diagnosis.versions import faults_of, format_version, parse_version
 from holdfast.preflight.case_contexts import linux, mac
 from holdfast.preflight.checks.check import Answer, Case, Check, finding
 from holdfast.preflight.checks.interpreter import Torch
-from holdfast.schema.shell_text import shell_quoted
+from holdfast.schema.shell_text import shell_quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,7 @@ def _findings(context: CheckContext, python: Interpreter) -> Iterator[Finding]:
             + (", which may not be the Python of the training." if context.is_guessed else "."),
             evidence=[python.executable],
             remedies=[
-                f"{shell_quoted(python.executable)} -m pip install torch",
+                f"{shell_quote(python.executable)} -m pip install torch",
                 "or specify the Python that has torch: holdfast check -- /path/to/python train.py",
             ],
         )
@@ -63,7 +63,7 @@ def _findings(context: CheckContext, python: Interpreter) -> Iterator[Finding]:
             "fatal",
             f"torch is installed but does not work: {python.no_torch}.",
             evidence=[_format_versions(python), *(line for line in (python.died, python.last_lines) if line)],
-            remedies=[f"{shell_quoted(python.executable)} -m pip install --force-reinstall torch"],
+            remedies=[f"{shell_quote(python.executable)} -m pip install --force-reinstall torch"],
         )
     for fault in faults_of(versions):
         if fault.variable is None and not _is_irrelevant(fault, context, python):
@@ -104,7 +104,7 @@ def _check_torchvision(python: Interpreter) -> Iterator[Finding]:
         "warn",
         f"torch {format_version(torch)} requires torchvision {format_version(wanted)}, but {format_version(have)} is installed.",
         evidence=[_format_versions(python)],
-        remedies=[f'{shell_quoted(python.executable)} -m pip install "torchvision=={format_version(wanted)}.*"'],
+        remedies=[f'{shell_quote(python.executable)} -m pip install "torchvision=={format_version(wanted)}.*"'],
     )
 
 

@@ -13,7 +13,7 @@ from holdfast.render.report.model import report_of
 from holdfast.render.report.stages import write_stages_report
 from holdfast.render.stages import has_stages, stages_summary
 from holdfast.schema.errors import FolderNotWritable, UsageError
-from holdfast.storage.redact import shown
+from holdfast.storage.redact import replay_redacted
 
 if TYPE_CHECKING:
     from holdfast.storage.folder import RunFolder
@@ -28,8 +28,8 @@ def make_report(run: RunFolder, *, other: RunFolder | None, open_it: bool, as_js
     if has_stages(run):
         _make_stages_report(run, open_it=open_it, as_json=as_json)
         return
-    other_state = load_run_state(shown(other)) if other is not None else None
-    report = report_of(load_run_state(shown(run)), title=run.name, reference=run.reference, other=other_state)
+    other_state = load_run_state(replay_redacted(other)) if other is not None else None
+    report = report_of(load_run_state(replay_redacted(run)), title=run.name, reference=run.reference, other=other_state)
     try:
         files = write(report, run.path)
     except OSError as error:

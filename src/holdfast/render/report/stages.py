@@ -20,7 +20,7 @@ from holdfast.render.report.text import clean, moment
 from holdfast.render.stages import count_of, deliverables, load_stages, reason_of, stages_summary, state_of
 from holdfast.render.text import describe_change, duration, format_shares, plural
 from holdfast.storage.folder import write_atomically
-from holdfast.storage.redact import shown
+from holdfast.storage.redact import replay_redacted
 
 if TYPE_CHECKING:
     from holdfast.render.stages import StageView
@@ -91,7 +91,7 @@ def write_stages_report(run: RunFolder, plan: Plan | None = None) -> list[Path]:
 
 
 def stages_report(run: RunFolder, plan: Plan | None = None) -> StagesReport:
-    staged_run = load_staged_run(shown(run, plan))
+    staged_run = load_staged_run(replay_redacted(run, plan))
     summary = stages_summary(run, plan)
     stages = load_stages(run, staged_run, plan)
     spent = summary["goodput"]
@@ -112,7 +112,7 @@ def stages_report(run: RunFolder, plan: Plan | None = None) -> StagesReport:
             plural(count_of(staged_run), "stage"),
             plural(len(summary["attempts"]), "attempt"),
             duration(spent["wall_s"]),
-            *([f"{spent['ratio']:.0%} of the time spent on useful training"] if spent["ratio"] else []),
+            *([f"{spent['ratio']:.0%} useful training time"] if spent["ratio"] else []),
         ),
         rows=tuple(rows),
         files=tuple(_files(run, deliverables(staged_run))),
@@ -127,7 +127,7 @@ def _row(run: RunFolder, each: StageView, left: float, width: float) -> Row:
     attempts = each.summary.get("attempts", [])
     started = stage.started
     settings = started.settings if started is not None else {}
-    shown = [
+    listed = [
         f"{name} {settings[name]}"
         for name in ("imgsz", "batch", "epochs", "lr0", "mosaic", "mixup")
         if name in settings
@@ -149,7 +149,7 @@ def _row(run: RunFolder, each: StageView, left: float, width: float) -> Row:
         tone={"good": "good", "bad": "bad"}.get(TONES.get(state, "open"), "stopped"),
         state=clean(state, 40),
         text=clean(reason_of(stage), 500),
-        settings=clean(", ".join(shown), 200),
+        settings=clean(", ".join(listed), 200),
         began=clean(
             f"started with {started.weights}" if started is not None and started.weights else "from scratch", 300
         ),

@@ -172,7 +172,7 @@ def _segment(
 
 def _view_attempt(state: RunState, attempt: AttemptState, following: AttemptState | None, last: int) -> AttemptView:
     cause = cause_of(attempt)
-    finding = attempt.found(cause) if cause is not None else None
+    finding = attempt.find_finding(cause) if cause is not None else None
     first = (attempt.first_step or 1) - 1
     return AttemptView(
         number=attempt.number,

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from holdfast.schema.errors import PlanInvalid
-from holdfast.schema.shell_text import shell_quoted
+from holdfast.schema.shell_text import shell_quote
 from holdfast.storage.plan.toml_bounds import find_excess
 from holdfast.storage.plan.toml_lines import KeyPath, locate_keys
 from holdfast.storage.redact import Redactor
@@ -45,7 +45,7 @@ def read_plan_text(path: Path) -> str:
                 f"{path} is a folder, not a plan.",
                 next_step=f"use the file in it: {path / inside[0]}"
                 if inside
-                else f"create one: holdfast init --out {shell_quoted(path / 'plan.toml')}",
+                else f"create one: holdfast init --out {shell_quote(path / 'plan.toml')}",
             )
         if not stat.S_ISREG(kind):
             raise PlanInvalid(f"{path} is not a regular file.", next_step="use a plan file, for example plan.toml")
@@ -132,8 +132,8 @@ def _describe_syntax_error(message: str, text: str, path: Path) -> str:
 def _redact_line(lines: list[str], number: int) -> str:
     """Return one of the lines without secrets. The lines before it may be what makes a part of it a secret."""
     redactor = Redactor()
-    redactor.given("\n".join(lines[max(0, number - CONTEXT) : number + 1]))
-    return redactor.text(redactor.given(lines[number]))
+    redactor.value_for_message("\n".join(lines[max(0, number - CONTEXT) : number + 1]))
+    return redactor.text(redactor.value_for_message(lines[number]))
 
 
 def format_mistakes(path: Path, mistakes: list[Mistake], lines: dict[KeyPath, int]) -> str:

@@ -135,7 +135,7 @@ def format_value(value: Any, most: int = 60, name: str = "") -> str:
 
     `name` is the key, if the user chose it.
     """
-    value = Redactor().given(value, name)
+    value = Redactor().value_for_message(value, name)
     try:
         text = json.dumps(value, ensure_ascii=False, default=str)
     except (TypeError, ValueError):
