@@ -69,7 +69,7 @@ def test_torn_journal_is_still_told(tmp_path):
     ran.run.journal.write_bytes(b"".join(lines[:2]) + b"\x00\xffgarbage\n" + lines[2][: len(lines[2]) // 2])
     told = holdfast(tmp_path, "status", "run")
     assert told.code == 0, told.stderr
-    assert "supervisor gone" in told.stdout
+    assert "Holdfast was killed" in told.stdout
     again = holdfast(tmp_path, "resume", "run")
     assert again.code == 0, again.stderr
     assert again.summary["attempts"][-1]["last_step"] == 30
@@ -229,11 +229,14 @@ def test_status_offers_a_resume_where_the_panel_does(tmp_path):
     """An exception before the first step would only come again."""
     raises = training(tmp_path, "raise ValueError('no such data')", name="raises.py")
     ran = holdfast(tmp_path, "run", "--", PYTHON, raises)
-    assert "the same would happen again" in " ".join(ran.stderr.replace("│", " ").split())
+    assert "a restart would fail the same way" in " ".join(ran.stderr.replace("│", " ").split())
     assert "holdfast resume" not in holdfast(tmp_path, "status", "raises").stdout
     dies = training(tmp_path, "def after(step):\n    if step == 4: die()", name="dies.py")
     holdfast(tmp_path, "run", "--max-attempts", "1", "--", PYTHON, dies)
-    assert "next: try again: holdfast resume dies-1" in holdfast(tmp_path, "status", "dies").stdout
+    assert (
+        "next: start the run again (nothing was saved): holdfast resume dies-1"
+        in holdfast(tmp_path, "status", "dies").stdout
+    )
 
 
 def test_a_file_that_is_saved_at_the_end_is_no_checkpoint_to_go_on_from(tmp_path):

@@ -144,7 +144,7 @@ def test_one_trial_serves_all_forecasts(tmp_path, monkeypatch):
     }
     assert tried == [(320, "cpu")]
     assert "small: 50 epochs of 1 batches" in results["forecast-time"].message
-    assert "extrapolated from another stage" in results["forecast-time"].message
+    assert "extrapolated from a different stage" in results["forecast-time"].message
 
 
 def test_training_that_is_hardly_longer_than_a_trial_is_not_tried(tmp_path, monkeypatch):
@@ -153,14 +153,14 @@ def test_training_that_is_hardly_longer_than_a_trial_is_not_tried(tmp_path, monk
     monkeypatch.setattr(forecast_trial, "measure", None)
     context = linux(plan=planned(data=str(described(tmp_path)), epochs=79), cwd=tmp_path)
     assert {result.message for result in run_all(FORECASTS, context)} == {
-        "the whole training is 79 batches, which take little longer than a short run would"
+        "the whole run has only 79 batches, which take little longer than a short run"
     }
 
 
 def test_what_is_no_training_of_ultralytics_is_left_to_the_pace():
     plan = Plan(cwd="/", command=["python", "train.py"])
     assert {result.message for result in run_all(FORECASTS, linux(plan=plan))} == {
-        "this is not an Ultralytics training: see forecast-pace"
+        "this is not an Ultralytics command or plan: see forecast-pace"
     }
 
 
@@ -238,7 +238,11 @@ def test_what_would_fit_is_told(monkeypatch):
     remedies = forecast_memory._remedies(context, found)
     assert remedies == ["batch = 4 would fit at 640 px", "imgsz = 416 would fit with batch 16"]
     short = linux(machine=RecordedMachine(available=3 * GIB), deadline=lambda: 10.0)
-    assert remedies != forecast_memory._remedies(short, found) == ["run holdfast fit PLAN.toml to find out what fits"]
+    assert (
+        remedies
+        != forecast_memory._remedies(short, found)
+        == ["run `holdfast fit PLAN.toml` to find the largest batch and image size that fit"]
+    )
 
 
 def test_trial_that_did_not_come_to_validate_says_so():
@@ -247,7 +251,7 @@ def test_trial_that_did_not_come_to_validate_says_so():
         found.plan, found.plan, Measurement(16, 640, training=GIB, wall=ShortRunTiming(batch=1.0)), found.counted
     )
     (result,) = run_all(select_checks(["forecast-time"]), linux(short_run=cut, plan=found.plan))
-    assert "did not reach a validation" in result.message
+    assert "did not reach validation" in result.message
 
 
 def test_forecasts_stand_last():

@@ -235,7 +235,8 @@ def test_what_is_not_prevented_is_told(tmp_path, monkeypatch):
     steps = tuple({"event": "dry-run-step", "phase": "first", "step": n, "loss": 1.0 / n} for n in (1, 2, 3))
     result = judged(ctx, replace(come, lines=(*come.lines, *steps)))
     assert any(
-        found.message.startswith("On this system, writes of a library or another program") for found in result.findings
+        found.message.startswith("On this system, writes to your files by native libraries")
+        for found in result.findings
     )
     assert any("true, a.db" in found.message for found in result.findings)
 

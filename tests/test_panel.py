@@ -103,7 +103,7 @@ def killed_and_restored(compared=3, differs_at=None):
 def test_what_was_done_again_is_told_in_one_wording(tmp_path):
     """Four steps were lost and the losses of three could be compared: panel, report and live line say the same of it."""
     state = seen(killed_and_restored())
-    told = "4 steps had to be repeated; 3 batches compared with the first time: bit-identical"
+    told = "4 steps had to be repeated; the losses of 3 batches are bit-identical to the first time"
     assert told in _unframed(printed(panel(RunFolder(tmp_path), state)))
     assert told in as_markdown(report_of(state, title="x"))
     stream = io.StringIO()
@@ -113,7 +113,7 @@ def test_what_was_done_again_is_told_in_one_wording(tmp_path):
 
 def test_what_came_out_otherwise_is_not_called_the_same(tmp_path):
     shown = _unframed(printed(panel(RunFolder(tmp_path), seen(killed_and_restored(differs_at=219)))))
-    assert "4 steps had to be repeated; losses differ from the first time from step 219 on" in shown
+    assert "4 steps had to be repeated; losses differ from the first time, starting at step 219" in shown
     assert "bit for bit the same" not in shown
 
 
@@ -226,7 +226,7 @@ def test_no_clock_runs_for_what_is_gone(tmp_path, capsys):
     status = status_of(recorded(tmp_path, started()[:1], begun, [sample]), now=29.0)
     print_status(status, as_json=False)
     shown = capsys.readouterr().out
-    assert "last sign of life 20.0 s ago, 9.0 s after its start" in shown
+    assert "last activity 20.0 s ago, after running for 9.0 s" in shown
     assert (status["progress"], status["now"]["for_s"]) == (None, 9.0)
     assert "for 29.0 s" not in shown
     assert "memory" not in shown
@@ -296,7 +296,7 @@ def test_another_folder_is_said(tmp_path):
     killed = [*started(), *trains(), *trained_into("runs/e")[:1], *ended(signal="SIGKILL", last_step=0)]
     settings = trained_into("runs/e-2")[0]
     state = seen(killed, [again], trains(), [settings])
-    told = "attempt 2 uses a new folder and started over; attempt 1 wrote to runs/e"
+    told = "attempt 2 started over and writes to a new folder; attempt 1 wrote to runs/e"
     assert f"results runs/e-2 ({told})" in _unframed(printed(panel(RunFolder(tmp_path), state), 200))
     assert told in as_markdown(report_of(state, title="x"))
     stream, journal = io.StringIO(), JournalWriter(tmp_path / "journal.jsonl")

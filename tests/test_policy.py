@@ -187,7 +187,7 @@ FALLING = losses(*[2.0 * 0.97**n + 0.01 * (n % 3) for n in range(100)])
 def test_verdict_learned_needs_a_positive_proof():
     reached = verdict(seen(started(), trains(), FALLING, ended(0, last_step=100)))
     assert (reached.outcome, reached.exit_status) == (Outcome.LEARNED, 0)
-    assert "the loss fell from" in reached.reason
+    assert "the loss decreased from" in reached.reason
 
 
 def test_verdict_unproven_names_what_is_missing():

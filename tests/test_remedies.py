@@ -380,7 +380,7 @@ def test_a_device_that_does_not_learn(cause):
     (remedy,) = walk(yolo(batch=8), cause, since=1)
     assert told([remedy]) == ["next-device device=cpu"]
     assert remedy.from_start
-    assert "CPU mode with the full effective batch of 64" in remedy.description
+    assert "the CPU, with the full effective batch of 64" in remedy.description
     assert walk(yolo(batch=8), cause, device="cpu") == []
 
 

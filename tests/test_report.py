@@ -109,7 +109,7 @@ def test_a_run_that_was_killed_once_is_told_whole():
     for form in (as_html(told), as_markdown(told)):
         plain = re.sub(r"\s+", " ", form)
         assert "learned" in plain
-        assert "the loss fell from" in plain
+        assert "the loss decreased from" in plain
         assert "killed by SIGKILL" in plain
         assert "resumed from state.pt, step 25" in plain
         assert "going on from state.pt (step 25)" in plain
@@ -286,7 +286,7 @@ def test_a_million_steps_and_500_findings_stay_small(tmp_path):
     assert all(file.stat().st_size < 1_000_000 for file in files), [file.stat().st_size for file in files]
     page = files[1].read_text("utf-8")
     assert "Attempts 3 to 94 are in the journal." in page
-    assert "more are in summary.json" in page
+    assert "(see summary.json)" in page
 
 
 def test_finding_is_marked_where_its_evidence_is():
@@ -484,7 +484,7 @@ def test_command_writes_the_report_and_says_where(recorded):
     done = CliRunner().invoke(app, ["report"])
     assert done.exit_code == 0, done.output
     assert str(recorded.path / "report.html") in done.output
-    assert "case-1 completed no steps" in (recorded.path / "report.md").read_text("utf-8")
+    assert "case-1 made 1 attempt, completed no steps" in (recorded.path / "report.md").read_text("utf-8")
 
 
 @pytest.mark.usefixtures("recorded")

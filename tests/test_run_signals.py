@@ -147,7 +147,7 @@ def test_killed_supervisor_stops_the_training_at_its_next_step(tmp_path):
     wait_until(lambda: gone(pid))
     assert step <= heartbeat.read(str(started.run.heartbeat))[0].step <= step + 3
     told = holdfast(tmp_path, "status", "run")
-    assert "supervisor gone" in told.stdout
+    assert "Holdfast was killed" in told.stdout
     assert f"holdfast resume {started.run.path}" in told.stdout
     ran = holdfast(tmp_path, "resume", "run", env={"STEPS": "60"})
     assert ran.code == 0, ran.stderr

@@ -69,7 +69,7 @@ def test_learned_needs_a_checkpoint_that_loads(reloaded, answer):
 
 
 @pytest.mark.parametrize(
-    ("of", "said"), [(13, "only the newest 2 of 13 checkpoints were read back"), (2, "all finite"), (0, "all finite")]
+    ("of", "said"), [(13, "only the newest 2 of 13 checkpoints were reloaded"), (2, "all finite"), (0, "all finite")]
 )
 def test_the_proof_says_how_many_checkpoints_were_read_back(of, said):
     """Only the newest few are: it does not speak for the others."""
@@ -178,7 +178,7 @@ def test_a_table_of_epochs_shows_that_the_loss_fell():
         for n in range(1, 31)
     ]
     proof = next(proof for proof in collect_proofs(seen(started(), table, ended(0))) if proof.name == "loss-fell")
-    assert (proof.answer, proof.detail[:33]) == ("holds", "the loss fell from 4.82 to 2.39 (")
+    assert (proof.answer, proof.detail[:38]) == ("holds", "the loss decreased from 4.82 to 2.39 (")
 
 
 def goes_on(step, how="ultralytics"):
@@ -224,7 +224,7 @@ def test_a_start_over_is_another_training():
     killed = [*started(), *trains(), *epochs(1, RISES), *ended(signal="SIGKILL", last_step=120)]
     anew = seen(killed, goes_on(0, "start over"), trains(), epochs(5, LEVEL), ended(0, last_step=150))
     rose = proof_of(anew, "metric-rose")
-    assert (rose.answer, rose.detail) == ("missing", "fitness did not rise clearly: from 0.7508 to 0.7512")
+    assert (rose.answer, rose.detail) == ("missing", "fitness did not improve significantly: from 0.7508 to 0.7512")
 
 
 def test_the_best_of_an_earlier_attempt_is_what_the_file_is_held_against():
@@ -331,7 +331,7 @@ def test_what_earlier_attempts_kept_is_offered_once_a_mistake_is_mended():
     snapshot = events.Snapshot(at=3.0, step=2, position=2, path="/run/snapshots/2", bytes=10, stall=0.0, seconds=0.1)
     offered = [step for step in explain(failed_in_the_second_attempt(snapshot), "case-1").next_steps if step.command]
     assert [(step.text, step.command) for step in offered] == [
-        ("once that is fixed, resume from the snapshot of step 2", "holdfast resume case-1")
+        ("after you have fixed the error, resume from the snapshot of step 2", "holdfast resume case-1")
     ]
     assert not [step for step in explain(failed_in_the_second_attempt(), "case-1").next_steps if step.command]
 
@@ -351,7 +351,7 @@ def test_a_gap_in_our_own_record_is_no_missing_work():
     state = seen(started(), trains(), falls, epochs, ended(0, last_step=100))
     assert [finding.rule for finding in state.findings if finding.rule == "steps-missing"] == []
     proof = next(proof for proof in collect_proofs(state) if proof.name == "planned-steps-done")
-    assert (proof.answer, "gap after step 40" in proof.detail) == ("does not apply", True)
+    assert (proof.answer, "events after step 40 are missing" in proof.detail) == ("does not apply", True)
     assert verdict(state).outcome is Outcome.LEARNED
 
 
@@ -361,7 +361,9 @@ def test_a_death_that_it_goes_on_from_is_told_and_a_start_is_no_blindness():
         at=0.4, kinds=dict.fromkeys(("steps", "losses", "weight-updates"), "seen"), step_source="optimizer"
     )
     told = explain(seen(started(), trains(), [sees], losses(1.0), ended(signal="SIGKILL"), goes_on(8, "snapshot")))
-    assert "Attempt 1 failed: The training was terminated from outside by SIGKILL after step 10" in told.story[1]
+    assert (
+        "Attempt 1 failed: The training process was terminated from outside by SIGKILL after step 10" in told.story[1]
+    )
     assert "Attempt 2 resumes from step 8." in told.story[1]
     assert told.unknown == []
     assert explain(seen(started())).unknown == []
@@ -390,7 +392,7 @@ def test_attempts_that_are_used_up_are_not_the_end():
 def test_an_exit_without_a_word_has_a_next_step():
     told = explain(seen(started(), ended(1, last_step=0)))
     assert "It printed nothing." in told.story[1]
-    assert told.next_steps[0].text == "run the command on its own: python train.py"
+    assert told.next_steps[0].text == "run the command directly: python train.py"
 
 
 def test_a_syntax_error_names_file_and_line():

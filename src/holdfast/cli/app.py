@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
+from typer.core import TyperCommand
 
 import holdfast
 from holdfast.cli.check import check
@@ -20,7 +23,7 @@ from holdfast.schema.pages import read_help
 
 app = typer.Typer(
     name="holdfast",
-    help="Supervise PyTorch trainings: runs that finish and prove that they learned.",
+    help="Supervise PyTorch training runs: recover from failures, and verify that the model learned.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -43,6 +46,17 @@ def _main(
     pass
 
 
+class _Command(TyperCommand):
+    """A command whose help lists its arguments without the names of Python types."""
+
+    def get_params(self, ctx: Any) -> Any:
+        params = super().get_params(ctx)
+        for param in params:
+            if param.param_type_name == "argument":
+                vars(param)["display_type_rich"] = lambda ctx: None  # noqa: ARG005 - the signature of typer
+        return params
+
+
 PASS_THROUGH = {"allow_interspersed_args": False}
 """Everything after the first word of the training command belongs to it, with or without `--`."""
 
@@ -58,4 +72,4 @@ for command, settings in (
     (report, {}),
     (diagnose, {}),
 ):
-    app.command(context_settings=settings, help=read_help(command))(command)
+    app.command(cls=_Command, context_settings=settings, help=read_help(command))(command)

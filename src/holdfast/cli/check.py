@@ -1,4 +1,4 @@
-"""`holdfast check`: test a training before it is started."""
+"""`holdfast check`: test a training command before it is started."""
 
 from __future__ import annotations
 
@@ -9,38 +9,49 @@ import typer
 
 def check(
     command: list[str] | None = typer.Argument(
-        None, metavar="[PLAN.toml | COMMAND]", help="A plan file, or the training command."
+        None, metavar="PLAN.toml | COMMAND", help="A plan file, or the training command and its arguments."
     ),
     device: str | None = typer.Option(
-        None, metavar="D", help="cpu, mps, cuda, cuda:1 or auto (default: that of the plan)."
+        None,
+        metavar="D",
+        help="Device to check: cpu, mps, cuda, cuda:1 or auto (default: that of the plan or command).",
     ),
     data: Path | None = typer.Option(
-        None, metavar="DATA.yaml", help="The data set, if the plan or command does not name it."
+        None, metavar="DATA.yaml", help="Data set to check (default: that of the plan or command)."
     ),
-    seconds: float = typer.Option(300.0, min=1.0, metavar="N", help="Time limit for all checks together."),
-    only: list[str] = typer.Option([], metavar="ID", help="Run only this check or kind of check. May be repeated."),
-    skip: list[str] = typer.Option([], metavar="ID", help="Skip this check or kind of check. May be repeated."),
+    seconds: float = typer.Option(300.0, min=1.0, metavar="N", help="Time limit for all checks together, in seconds."),
+    only: list[str] = typer.Option(
+        [], metavar="ID", help="Run only this check, or all checks of this kind. Can be repeated."
+    ),
+    skip: list[str] = typer.Option(
+        [], metavar="ID", help="Skip this check, or all checks of this kind. Can be repeated."
+    ),
     write_split: Path | None = typer.Option(
-        None, metavar="DIR", help="If a split without leaks is suggested, write it to this folder."
+        None, metavar="DIR", help="Write the suggested train/val split without leakage to this folder."
     ),
     confine: bool = typer.Option(
-        True, "--confine/--no-confine", help="Prevent the dry run from writing outside its scratch copy (Linux)."
+        True, "--confine/--no-confine", help="Whether to block writes of the dry run outside its scratch copy (Linux)."
     ),
-    as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
+    as_json: bool = typer.Option(False, "--json", help="Print the results as JSON."),
 ) -> None:
-    """Check a training before starting it.
+    """Check a training command or a plan before you start it.
 
-    Checks the environment, the data, the device and the learning, and suggests what to do about each problem. The
-    checks use the Python of the training, not that of Holdfast. A dry run executes the first steps of the training in a
-    scratch copy of its folder, with experiment trackers off. To skip it: --skip device --skip learning --skip forecast.
+    Checks the environment, the data, the device, and whether the model can learn; estimates time, memory and disk
+    space; and suggests what to do about each problem. docs/checks.md describes each check. The kinds of checks are
+    environment, data, device, learning and forecast.
 
-    On Linux 5.19 or newer, the dry run and the processes it starts can only write to the scratch copy, temporary
-    folders and the caches of tools. On other systems, Python is prevented from changing your files. Writes by libraries
-    and other programs are not prevented there; the folder is checked for them afterwards. See docs/dry_run.md. The
-    short trial of a plan (forecast) writes to a scratch folder and is not confined.
+    The checks use the Python interpreter of your script, not that of Holdfast. A dry run executes the first training
+    steps in a scratch copy of the working directory, with experiment trackers off. To skip it, use --skip device
+    --skip learning --skip forecast.
 
-    Exit status: 0 no problem found (read the warnings), 2 usage, 3 the training would fail or not learn, 129, 130 and
-    143 interrupted (processes started by the check are terminated first).
+    On Linux 5.19 or newer, the dry run and the processes that it starts can only write to the scratch copy, temporary
+    folders and tool caches. On other systems, only Python code is prevented from changing existing files outside the
+    scratch copy. Writes by native libraries and other programs are not blocked there, but files that changed in the
+    working directory are reported afterwards. See docs/dry_run.md. The short run for the forecast checks of an
+    Ultralytics command or plan also uses a scratch folder, but its writes are not restricted.
+
+    Exit status: 0 no fatal problem found (there may be warnings), 1 internal error, 2 usage error, 3 at least one fatal
+    problem, 129 terminal closed, 130 Ctrl-C, 143 SIGTERM.
     """
     from holdfast.launch.interrupts import terminate_helpers_on_signal
     from holdfast.launch.plan_run import is_plan_file

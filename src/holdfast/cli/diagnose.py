@@ -11,13 +11,16 @@ def diagnose(
     path: str = typer.Argument(
         ...,
         metavar="PATH|-",
-        help="A run folder, results.csv, metrics.csv, trainer_state.json, log or journal; - for stdin. A FIFO such as <(...) must send data within 4 s.",
+        help="Run folder, results.csv, metrics.csv, trainer_state.json, log file or Holdfast journal; - reads stdin. A FIFO such as <(...) must send data within 4 s.",
     ),
     exit_code: int | None = typer.Option(
-        None, "--exit-code", metavar="N", help="Exit status of the training (echo $?): 137 is a kill, 134 an abort."
+        None,
+        "--exit-code",
+        metavar="N",
+        help="Exit status of the training command (echo $?): 137 means SIGKILL, 134 SIGABRT.",
     ),
     report: Path | None = typer.Option(None, metavar="DIR", help="Write report.md and report.html to this folder."),
-    as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
+    as_json: bool = typer.Option(False, "--json", help="Print the diagnosis as JSON."),
 ) -> None:
     """Analyze the logs of a run that Holdfast did not supervise.
 
@@ -25,7 +28,7 @@ def diagnose(
     Lightning CSV logs, Transformers trainer states, plain logs and Holdfast journals. Nothing in them is executed or
     unpickled.
 
-    Exit status: 0 nothing fatal was found, 2 not a record of a training, 3 a fatal finding.
+    Exit status: 0 no fatal finding, 1 internal error, 2 usage error or unrecognized input, 3 at least one fatal finding.
     """
     from holdfast.importers.diagnose import diagnose as judge
     from holdfast.render.diagnosis import show

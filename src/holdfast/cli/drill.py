@@ -9,17 +9,19 @@ import typer
 
 def drill(
     name: str | None = typer.Argument(
-        None, metavar="NAME|all", help="The drill to run. Without it, all drills are listed."
+        None, metavar="NAME|all", help="Drill to run, or all. If omitted, all drills are listed."
     ),
-    folder: Path | None = typer.Option(None, "--dir", help="Folder for the runs (default: a temporary folder)."),
-    as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
+    folder: Path | None = typer.Option(
+        None, "--dir", metavar="DIR", help="Folder for the run folders (default: a temporary folder)."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print the results as JSON."),
 ) -> None:
     """Reproduce a known failure and show that it is detected.
 
-    For example losses that are zero, a memory leak, a hang or a truncated checkpoint. Each drill runs a small training
-    with an injected fault, most of them on a simulated accelerator, under the same supervisor as `holdfast run`.
+    Examples: all-zero losses, a memory leak, a hang, a truncated checkpoint. Each drill trains a small model with an
+    injected fault under the same supervisor as `holdfast run`. Most drills use a simulated accelerator.
 
-    Exit status: 0 all drills passed, 1 a drill failed.
+    Exit status: 0 no drill failed, 1 a drill failed or internal error, 2 usage error.
     """
     from holdfast.render.drills import print_list, print_outcomes
     from holdfast.simulator.drills import all_drills

@@ -8,15 +8,18 @@ import typer
 
 
 def fit(
-    plan: Path = typer.Argument(..., metavar="PLAN.toml", help="A plan for Ultralytics. Its largest stage is tried."),
-    as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
+    plan: Path = typer.Argument(
+        ..., metavar="PLAN.toml", help="A plan that trains with Ultralytics. Its largest stage is tested."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Find a batch size and image size that fit into memory.
 
-    Runs a few short runs in a scratch folder, which takes some minutes. The recommended sizes have actually been
-    tried.
+    Performs a few short runs in a scratch folder, which takes some minutes. The recommended sizes are verified by a
+    short run.
 
-    Exit status: 0 something fits, 2 usage, 3 nothing fits or a short run failed.
+    Exit status: 0 at least one size fits, 1 internal error, 2 usage error, 3 nothing fits or a short run failed, 129
+    terminal closed, 130 Ctrl-C, 143 SIGTERM.
     """
     from holdfast.launch.interrupts import terminate_helpers_on_signal
     from holdfast.preflight.batch_finder import find_what_fits
@@ -31,7 +34,7 @@ def fit(
     opened = open_plan(plan)
     if opened.trainer != "ultralytics":
         raise UsageError(
-            "holdfast fit only works with Ultralytics trainings, and this plan runs a command.",
+            "holdfast fit supports only Ultralytics plans, and this plan runs a command.",
             next_step="write an Ultralytics plan: holdfast init DATA.yaml",
         )
     with terminate_helpers_on_signal():

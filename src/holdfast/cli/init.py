@@ -9,20 +9,22 @@ import typer
 
 def init(
     data: Path | None = typer.Argument(
-        None, metavar="DATA.yaml", help="The data set (default: the only data YAML file in this folder)."
+        None, metavar="DATA.yaml", help="Data set (default: the only data set YAML file in this directory)."
     ),
     model: str = typer.Option(
-        "yolo11n.yaml", help="A .yaml file to train from scratch, or a .pt file with initial weights."
+        "yolo11n.yaml", metavar="FILE", help="A .yaml file to train from scratch, or a .pt file with initial weights."
     ),
-    out: Path = typer.Option(Path("plan.toml"), help="Where to write the plan."),
+    out: Path = typer.Option(Path("plan.toml"), metavar="FILE", help="File to write the plan to."),
     force: bool = typer.Option(False, "--force", help="Overwrite an existing plan."),
-    as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
+    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Write a plan file for a data set and this machine.
 
     The plan has two stages and a budget, and explains every key. Start it with: holdfast run plan.toml
 
     Nothing is trained or downloaded. Problems that must be fixed before the plan can run are listed.
+
+    Exit status: 0 the plan was written, 1 internal error, 2 usage error, 129 terminal closed, 130 Ctrl-C, 143 SIGTERM.
     """
     from holdfast.launch.interrupts import terminate_helpers_on_signal
     from holdfast.preflight.init_plan import init as write

@@ -1,4 +1,4 @@
-"""`holdfast resume`: resume a run that was interrupted, failed or lost its supervisor."""
+"""`holdfast resume`: resume a run that was interrupted or failed, or whose Holdfast process was killed."""
 
 from __future__ import annotations
 
@@ -9,23 +9,35 @@ def resume(
     reference: str | None = typer.Argument(
         None,
         metavar="RUN",
-        help="Name (NAME or NAME-N) or folder of a run (default: the newest that was interrupted, failed or lost its supervisor).",
+        help="Name (NAME or NAME-N) or folder of a run (default: the newest run that was interrupted or failed, or whose Holdfast process was killed).",
     ),
     command: list[str] | None = typer.Argument(
         None,
-        metavar="[PLAN.toml | -- COMMAND]",
-        help="The plan file, if you changed it; or the training command, if its arguments contain a secret.",
+        metavar="PLAN.toml | -- COMMAND",
+        help="The plan file, if you changed it; or the training command, which is required only if its arguments contain a secret, because secrets are not stored.",
     ),
-    checkpoint: str | None = typer.Option(None, metavar="GLOB", help="See `run` (default: as before)."),
-    resume_with: str | None = typer.Option(None, metavar="ARGS", help="See `run` (default: as before)."),
-    on_event: str | None = typer.Option(None, metavar="CMD", help="See `run` (default: as before)."),
-    max_attempts: int | None = typer.Option(None, help="Maximum number of further attempts (default: as before)."),
-    hours: float | None = typer.Option(None, min=0.0, help="Time limit for the whole run; overrides the plan."),
+    checkpoint: str | None = typer.Option(
+        None, metavar="GLOB", help="See `holdfast run` (default: as in the original run)."
+    ),
+    resume_with: str | None = typer.Option(
+        None, metavar="ARGS", help="See `holdfast run` (default: as in the original run)."
+    ),
+    on_event: str | None = typer.Option(
+        None, metavar="CMD", help="See `holdfast run` (default: as in the original run)."
+    ),
+    max_attempts: int | None = typer.Option(
+        None, metavar="N", help="Maximum number of further attempts (default: as in the original run)."
+    ),
+    hours: float | None = typer.Option(
+        None, min=0.0, metavar="N", help="Time limit for the whole run, in hours; overrides the plan."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON on the last line of stdout."),
 ) -> None:
     """Resume a run from its newest intact checkpoint.
 
-    The journal of the run is continued.
+    New events are appended to the same run folder.
+
+    Exit status: as for `holdfast run`.
     """
     from pathlib import Path
 

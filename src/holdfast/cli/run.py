@@ -1,4 +1,4 @@
-"""`holdfast run`: run a training under supervision."""
+"""`holdfast run`: run a training command under supervision."""
 
 from __future__ import annotations
 
@@ -16,55 +16,74 @@ class OnFinding(str, Enum):
 def run(
     context: typer.Context,
     command: list[str] = typer.Argument(
-        ..., metavar="PLAN.toml | COMMAND", help="A plan file, or the training command."
+        ..., metavar="PLAN.toml | COMMAND", help="A plan file, or the training command and its arguments."
     ),
-    name: str | None = typer.Option(None, help="Name of the run (default: the name of the script)."),
-    folder: Path | None = typer.Option(None, "--dir", help="Run folder (default: .holdfast/runs/NAME-N)."),
-    max_attempts: int = typer.Option(3, help="Maximum number of times to start the training."),
+    name: str | None = typer.Option(None, metavar="NAME", help="Name of the run (default: the name of the script)."),
+    folder: Path | None = typer.Option(
+        None, "--dir", metavar="DIR", help="Run folder (default: .holdfast/runs/NAME-N)."
+    ),
+    max_attempts: int = typer.Option(
+        3,
+        metavar="N",
+        show_default=False,
+        help="Maximum number of attempts, i.e. of times that training is started (default: 3 for a command; for each stage of a plan [budget] attempts, which is 10 if omitted).",
+    ),
     on_finding: OnFinding = typer.Option(
-        "act", help="What to do about a proven failure: act (stop the training) or only warn."
+        "act",
+        help="What to do about a fatal finding: act stops training, and restarts it if a remedy is known or a restart can help; warn only reports the finding.",
     ),
     observe_only: bool = typer.Option(
         False, "--observe-only", help="Only watch and record; never stop, restart or change anything."
     ),
     checkpoint: str | None = typer.Option(
-        None, metavar="GLOB", help="Glob pattern for the checkpoints of the command."
+        None, metavar="GLOB", help="Glob pattern of the checkpoint files that the command writes."
     ),
     resume_with: str | None = typer.Option(
-        None, metavar="ARGS", help='Arguments to resume, e.g. "--resume {checkpoint}".'
+        None,
+        metavar="ARGS",
+        help='Arguments to append to the command when resuming, e.g. "--resume {checkpoint}"; {checkpoint} is replaced with the path.',
     ),
     on_event: str | None = typer.Option(
-        None, metavar="CMD", help="Command to run at start, finding, restart and end; it receives JSON on stdin."
+        None,
+        metavar="CMD",
+        help="Command to run when the run starts, restarts or ends, and for each finding; it receives JSON on stdin.",
     ),
     rule: list[str] = typer.Option(
         [],
         metavar="ID[.LIMIT]=VALUE",
-        help="Configure a rule: ID=off|note|warn sets its highest severity, ID.LIMIT=NUMBER a limit. May be repeated.",
+        help="Configure a rule: ID=off|note|warn limits its severity; ID.LIMIT=NUMBER changes one of its limits (see `holdfast rules ID`). Can be repeated.",
     ),
     hang_after: float | None = typer.Option(
         None,
         metavar="SECONDS",
-        help="Time without progress that counts as a possible hang (default: 300, and at least ten times the longest pause so far).",
+        help="Time without progress after which training may be hanging (default: 300; 900 before the first step). It is never less than ten times the longest pause so far.",
     ),
     backoff: float = typer.Option(
-        2.0, metavar="SECONDS", help="Wait before the second attempt; doubled for each further attempt."
+        2.0,
+        metavar="SECONDS",
+        help="Time to wait before the second attempt; doubled for each further attempt without progress, up to 60.",
     ),
     max_lost_work: float | None = typer.Option(
         None,
         metavar="SECONDS",
-        help="Work that a crash may cost, if holdfast.guard takes snapshots (default: 120; snapshots take at most 1% of the time, or more after a crash).",
+        help="Maximum work that a crash may lose, if snapshots are taken (default: 120, or more if snapshots would take over 1% of the time). A value given here takes precedence over the 1%.",
     ),
-    check: bool = typer.Option(True, "--check/--no-check", help="Run `holdfast check` before a plan is started."),
+    check: bool = typer.Option(
+        True, "--check/--no-check", help="Whether to run `holdfast check` before a plan is started."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON on the last line of stdout."),
 ) -> None:
-    """Run a training, restart it after crashes and judge the result.
+    """Run a training command, and restart it after a failure.
 
-    Holdfast watches every step. If the training crashes, it reports why and resumes from the last saved state. At the
-    end it gives a verdict.
+    Holdfast records every training step. If the command fails, Holdfast reports why, and resumes from the last saved
+    state. At the end, it reports whether the model learned.
 
-    With a plan file (see holdfast init), all stages of the plan are run. Options on the command line override the plan.
+    With a plan file (see `holdfast init`), all stages of the plan are run. Options on the command line override the
+    plan.
 
-    Exit status: 0 finished, 2 usage, 3 not learned, 4 failed, 130 interrupted, 143 terminated.
+    Exit status: 0 finished (learned, or learning could not be proven), 1 internal error, 2 usage error, 3 not learned,
+    or a check before the start failed, 4 failed, 129 terminal closed during the checks, 130 stopped by Ctrl-C, 143
+    stopped by SIGTERM or by the time budget.
     """
     from holdfast.launch.command_run import explicit_options, make_plan, supervise_new
     from holdfast.launch.plan_run import choose_device, is_plan_file, load_plan, passes_checks, supervise_plan

@@ -7,9 +7,9 @@ import typer
 
 def status(
     reference: str | None = typer.Argument(
-        None, metavar="RUN", help="Name (NAME or NAME-N) or folder of a run (default: the newest)."
+        None, metavar="RUN", help="Name (NAME or NAME-N) or folder of a run (default: the newest run)."
     ),
-    as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
+    as_json: bool = typer.Option(False, "--json", help="Print the status as JSON."),
 ) -> None:
     """Show the step, loss, phase, attempts and findings of a run."""
     from holdfast.render.console import say

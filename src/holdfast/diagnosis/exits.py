@@ -58,7 +58,7 @@ def describe_position(attempt: AttemptState) -> str:
         if attempt.epoch:
             return f"after epoch {attempt.epoch}"
         # An imported log has no process id. It may show no steps although some were done.
-        return "before the first step" if attempt.started.pid else "at the end of its record"
+        return "before the first step" if attempt.started.pid else "at an unknown step"
     done = f", {attempt.epoch} epoch{'s' if attempt.epoch != 1 else ''} done" if attempt.epoch else ""
     return f"after step {attempt.last_step}{done}"
 

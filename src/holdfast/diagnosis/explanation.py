@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.schema.verdicts import Confidence, Finding
 
 MAX_STEPS = 8
-GUARD = "wrap the training loop in holdfast.guard (two lines, see docs/guard.md): a crash then costs minutes at most"
+GUARD = "wrap the training loop in holdfast.guard (docs/guard.md), so that a crash loses at most a few minutes of work"
 ESSENTIAL = ("steps", "losses", "weight-updates")
 """Kinds of evidence whose absence is reported to the user."""
 
@@ -83,12 +83,12 @@ def _write_story(state: RunState, finding: Finding | None, steps: list[NextStep]
     failure = _describe_previous_failure(state)
     story = [_describe_run(state), *([failure] if failure is not None else [])]
     if finding is not None:
-        doubt = {"proven": "", "likely": "Most likely: ", "possible": "Possibly: "}[finding.confidence]
-        story.append(finding.message if "likely" in finding.message else doubt + finding.message)
+        doubt = "" if finding.confidence == "proven" else f" ({finding.confidence}, not proven)"
+        story.append(f"{finding.message}{doubt}")
     elif state.ended is not None:
         story.append(f"The verdict is {state.ended.verdict}: {state.ended.reason}.")
     elif _has_failed(attempt):
-        story.append("The record does not show why it ended.")
+        story.append("The journal does not show why the run ended.")
     else:
         since = " since then" if failure is not None else ""
         story.append(f"No problems were found{since}.")
@@ -100,13 +100,13 @@ def _write_story(state: RunState, finding: Finding | None, steps: list[NextStep]
 def _describe_run(state: RunState) -> str:
     attempt = state.attempt
     name = state.started.run if state.started is not None else "The run"
-    tries = f"{len(state.attempts)} attempts" if len(state.attempts) > 1 else "one attempt"
+    tries = f"{len(state.attempts)} attempts" if len(state.attempts) > 1 else "1 attempt"
     epochs = ""
     if attempt.epoch:
         of = f" of {attempt.planned_epochs}" if attempt.planned_epochs else ""
         epochs = f", {attempt.epoch}{of} epochs"
     steps = f"{state.last_step} steps{epochs}" if state.last_step else epochs.removeprefix(", ") or "no steps"
-    return f"{name} completed {steps} in {tries} and {_describe_end(attempt)}."
+    return f"{name} made {tries}, completed {steps} and {_describe_end(attempt)}."
 
 
 def _describe_previous_failure(state: RunState) -> str | None:
@@ -129,9 +129,11 @@ def _describe_end(attempt: AttemptState) -> str:
     if ended is None:
         return "has not ended"
     if ended.planned:
-        return f"was stopped on purpose {describe_position(attempt)}, to continue in a fresh process"
-    if ended.stopped_by in ("user", "terminate", "budget"):
-        return "was stopped on request"
+        return f"was stopped by Holdfast {describe_position(attempt)}, to resume in a new process"
+    if ended.stopped_by == "budget":
+        return "was stopped because its time budget was used up"
+    if ended.stopped_by in ("user", "terminate"):
+        return "was stopped by you" if ended.stopped_by == "user" else "was stopped by SIGTERM"
     if ended.stopped_by is not None:
         return f"was stopped {describe_position(attempt)} ({ended.stopped_by})"
     if ended.code == 0:
@@ -154,7 +156,7 @@ def _list_unknowns(state: RunState, finding: Finding | None, *, failed: bool) ->
     if failed and ended is not None and ended.code is None and ended.signal is None and not ended.stopped_by:
         open_questions.append(
             "How it ended: neither an exit code nor a signal was recorded, so an out-of-memory kill, a crash and an abort "
-            "cannot be distinguished. Run `echo $?` right after the command, or run it under Holdfast, to record this."
+            "cannot be distinguished. Pass the exit status with `holdfast diagnose --exit-code N`, or run the command with `holdfast run`."
         )
     elif failed and finding is None:
         open_questions.append("Why it ended: no rule explains it.")
@@ -168,7 +170,9 @@ def _list_unknowns(state: RunState, finding: Finding | None, *, failed: bool) ->
     # The probe in a process that has only just started may not have reported yet.
     starting = coverage is None and ended is None and attempt.started.pid
     if unseen and not starting:
-        status = next((kinds[kind] for kind in unseen if kind in kinds), "not seen: no probe was in the process")
+        status = next(
+            (kinds[kind] for kind in unseen if kind in kinds), "not seen: Holdfast could not instrument the process"
+        )
         open_questions.append(f"{', '.join(unseen).capitalize()}: {status}.")
     return open_questions
 
@@ -187,13 +191,13 @@ def _collect_next_steps(state: RunState, finding: Finding | None, reference: str
     stopped_by = state.attempt.ended.stopped_by if state.attempt.ended is not None else None
     if stopped_by in by_id() and state.started is not None:
         again = f"holdfast run --rule {stopped_by}=warn -- {shell_join(state.started.command)}"
-        steps.insert(min(2, len(steps)), NextStep("if this is intended, reduce this rule to a warning", again))
+        steps.insert(min(2, len(steps)), NextStep("if this is intended, downgrade this rule to a warning", again))
     if reference is not None and _can_resume(state):
         text = _describe_resume(state)
-        text = f"once that is fixed, {text}" if is_mistake(state.attempt) else text
+        text = f"after you have fixed the error, {text}" if is_mistake(state.attempt) else text
         resume = NextStep(text, resume_command(reference), resumes=True)
         if is_out_of_attempts(state.attempt) and finding is not None and finding.rule in OUTSIDE:
-            more = "allow the next run more attempts from the start: --max-attempts N (in a plan: [budget] attempts)"
+            more = "next time, allow more attempts: --max-attempts N (in a plan: [budget] attempts)"
             steps[:0] = [resume, NextStep(more)]
         else:
             steps.insert(min(1, len(steps)), resume)
@@ -220,9 +224,13 @@ def _describe_resume(state: RunState) -> str:
     if snapshot is not None:
         return f"resume from the snapshot of step {snapshot.step}"
     if not _has_saved_state(state):
-        return "try again"
-    hint = " (as set by --checkpoint and --resume-with; without them it starts over)" if is_plain_loop(state) else ""
-    return f"resume from what was saved{hint}"
+        return "start the run again (nothing was saved)"
+    hint = (
+        " (needs --checkpoint and --resume-with; otherwise the command starts from the beginning)"
+        if is_plain_loop(state)
+        else ""
+    )
+    return f"resume from the last checkpoint{hint}"
 
 
 def _has_saved_state(state: RunState) -> bool:

@@ -162,7 +162,7 @@ def check_gate(gate: Gate, result: Result, before: events.StageEnded | None) -> 
         if gate.at_least is None and not gate.must_improve:
             return True, f"no {gate.metric} was recorded, and the plan does not require one"
         return False, f"no {gate.metric} was recorded, and the plan requires one"
-    reached = f"{gate.metric} reached {result.reached:.4g}"
+    reached = f"reached {gate.metric} {result.reached:.4g}"
     if gate.at_least is None and result.reached <= 0.0:
         return False, f"{reached}: nothing was learned that the next stage could build on"
     if gate.at_least is not None and result.reached < gate.at_least:
@@ -193,7 +193,9 @@ def verdict_of(staged_run: StagedRun) -> Verdict:
 
 def _summarize(staged_run: StagedRun, ended: list[events.StageEnded]) -> str:
     parts = [
-        f"{end.name} reached {end.metric} {end.reached:.4g}" if end.reached is not None else f"{end.name} finished"
+        f"stage {end.name} reached {end.metric} {end.reached:.4g}"
+        if end.reached is not None
+        else f"stage {end.name} finished"
         for end in ended
     ]
     best = staged_run.best

@@ -38,7 +38,7 @@ TERMINATED = 143
 INTERRUPTED = {
     "user": "interrupted by you",
     "terminate": "stopped because Holdfast received SIGTERM",
-    "budget": "the plan's time budget is used up",
+    "budget": "stopped because the time budget was used up",
 }
 """Who stopped a run that could have continued -> the text of the verdict."""
 MIN_VALIDATIONS = 3
@@ -51,6 +51,14 @@ MIN_LOSSES = 20
 NEAR_SCORE, NEAR_PART = 0.02, 0.25
 """A score counts as reproduced within this absolute difference, or within this fraction of the score: files contain
 averaged weights and half precision."""
+MATCHES = {
+    "equal": "",
+    "cast": " (converted to another dtype)",
+    "average": " (a moving average of them)",
+    "earlier": " (of an earlier step)",
+    "near": " (approximately)",
+}
+"""How saved weights match the weights in memory -> the text of the proof."""
 CONTRADICTED_BY = {
     "loss-fell": ("loss-diverging", "batches-repeating"),
     "weights-moved": ("weights-frozen",),
@@ -70,7 +78,9 @@ def verdict(state: RunState) -> Verdict:
     if stopped_by in INTERRUPTED:
         reason = INTERRUPTED[stopped_by]
         status = EXIT_STATUS[Outcome.INTERRUPTED] if stopped_by == "user" else TERMINATED
-        return Verdict(outcome=Outcome.INTERRUPTED, reason=f"{reason} {describe_position(attempt)}", exit_status=status)
+        return Verdict(
+            outcome=Outcome.INTERRUPTED, reason=f"{reason}, {describe_position(attempt)}", exit_status=status
+        )
     proofs = collect_proofs(state)
     failure = find_learning_failure(state)
     if failure is not None:
@@ -105,7 +115,11 @@ def _explain_failure(attempt: AttemptState) -> str:
     rules = by_id()
     fatal = [finding for finding in attempt.findings if finding.severity == "fatal" and finding.rule in rules]
     best = max(fatal, key=lambda finding: rules[finding.rule].cause, default=None)
-    return best.message if best is not None else f"the attempt ended {describe_position(attempt)}"
+    return (
+        best.message
+        if best is not None
+        else f"the command failed {describe_position(attempt)}, and no rule explains why"
+    )
 
 
 def collect_proofs(state: RunState) -> list[Proof]:
@@ -157,23 +171,25 @@ def _check_loss_fell(state: RunState) -> Proof:
         return Proof(name="loss-fell", positive=True, answer="missing", detail=unseen)
     move = fall(losses)
     if move is None:
-        detail = f"only {losses.count} losses were recorded, too few to distinguish a fall from noise"
+        detail = f"too few losses were recorded ({losses.count}) to tell a decrease from noise"
         return Proof(name="loss-fell", positive=True, answer="missing", detail=detail)
     numbers = f"from {move.early:.4g} to {move.late:.4g} (± {move.noise:.2g})"
     if not has_single_optimizer(state.attempt):
-        detail = f"the loss moved {numbers}, which proves nothing because several optimizers step"
+        detail = f"the loss changed {numbers}, which is inconclusive because several optimizers are used"
         return Proof(name="loss-fell", positive=True, answer="missing", detail=detail)
     if move.beyond_noise and move.early - move.late < MIN_FALL * abs(move.early):
-        little = f"the loss fell {numbers}, no more than when a model merely loses its initial overconfidence"
+        little = f"the loss decreased {numbers}, by less than {MIN_FALL:.0%}: too little to show learning"
         return Proof(name="loss-fell", positive=True, answer="missing", detail=little)
     first = losses.first
     leapt = first is not None and 0.0 < ABOVE_ITS_START * first < move.late and not is_detector(state.attempt)
     if move.beyond_noise and leapt:
-        worse = f"the loss fell {numbers}, but the loss of the untrained model was {first:.4g}"
+        worse = f"the loss decreased {numbers}, but is still higher than at the start ({first:.4g})"
         return Proof(name="loss-fell", positive=True, answer="missing", detail=worse)
     if move.beyond_noise:
-        return Proof(name="loss-fell", positive=True, answer="holds", detail=f"the loss fell {numbers}")
-    return Proof(name="loss-fell", positive=True, answer="missing", detail=f"the loss did not fall clearly: {numbers}")
+        return Proof(name="loss-fell", positive=True, answer="holds", detail=f"the loss decreased {numbers}")
+    return Proof(
+        name="loss-fell", positive=True, answer="missing", detail=f"the loss did not decrease significantly: {numbers}"
+    )
 
 
 def _check_metric_rose(state: RunState) -> Proof:
@@ -188,7 +204,7 @@ def _check_metric_rose(state: RunState) -> Proof:
         detail = f"{name} rose from {first:.4g} to {max(late):.4g} over {len(values)} validations"
         if risen:
             return Proof(name="metric-rose", positive=True, answer="holds", detail=detail)
-        detail = f"{name} did not rise clearly: from {first:.4g} to {values[-1]:.4g}"
+        detail = f"{name} did not improve significantly: from {first:.4g} to {values[-1]:.4g}"
         return Proof(name="metric-rose", positive=True, answer="missing", detail=detail)
     detail = "fewer than three validations with a score were recorded"
     return Proof(name="metric-rose", answer="does not apply", detail=detail)
@@ -227,7 +243,11 @@ def _check_metrics_not_zero(state: RunState) -> Proof:
         return Proof(name="metrics-not-zero", answer="fails", detail="every metric of the last validation is 0")
     nonfinite = [name for name, value in scores.items() if value is not None and not math.isfinite(value)]
     if nonfinite:
-        return Proof(name="metrics-not-zero", answer="fails", detail=f"not finite: {', '.join(nonfinite[:3])}")
+        return Proof(
+            name="metrics-not-zero",
+            answer="fails",
+            detail=f"NaN or Inf in the last validation: {', '.join(nonfinite[:3])}",
+        )
     return Proof(name="metrics-not-zero", answer="holds", detail="the metrics of the last validation are not all 0")
 
 
@@ -238,11 +258,15 @@ def _check_losses_finite(state: RunState) -> Proof:
     if not loss.count and not loss.nonfinite:
         return Proof(name="losses-finite", answer="missing", detail="no loss was recorded")
     if loss.nonfinite_in_a_row:
-        return Proof(name="losses-finite", answer="fails", detail=f"not finite since step {loss.nonfinite_since}")
+        return Proof(
+            name="losses-finite",
+            answer="fails",
+            detail=f"the loss has been NaN or Inf since step {loss.nonfinite_since}",
+        )
     detail = (
         "every loss was finite"
         if not loss.nonfinite
-        else f"{loss.nonfinite} losses were not finite, but the training recovered"
+        else f"{loss.nonfinite} losses were NaN or Inf, but training recovered"
     )
     return Proof(name="losses-finite", answer="holds", detail=detail)
 
@@ -251,7 +275,7 @@ def _check_losses_vary(state: RunState) -> Proof:
     losses = _get_losses(state)
     points = losses.points
     if losses.count < MIN_LOSSES:
-        return Proof(name="losses-not-constant", answer="missing", detail="too few losses")
+        return Proof(name="losses-not-constant", answer="missing", detail="too few losses were recorded to check this")
     if min(point.low for point in points) == max(point.high for point in points):
         return Proof(name="losses-not-constant", answer="fails", detail=f"every loss was {points[0].mean:g}")
     return Proof(name="losses-not-constant", answer="holds", detail="the losses vary")
@@ -268,11 +292,11 @@ def _check_weights_moved(state: RunState) -> Proof:
         return Proof(name="weights-moved", answer="missing", detail="no weights were sampled")
     stuck = [tensor.name for tensor in seen.stuck if tensor.update_ulps is not None and tensor.update_ulps >= 1.0]
     if stuck:
-        detail = f"these weights did not change although their gradients require it: {', '.join(stuck[:3])}"
+        detail = f"these weights did not change although their gradients are nonzero: {', '.join(stuck[:3])}"
         return Proof(name="weights-moved", answer="fails", detail=detail)
     most_moved = max(weights.most_moved for weights in checked)
     if not seen.moved and most_moved:
-        detail = f"{most_moved} tensors changed; none changed in the last sample"
+        detail = f"{most_moved} tensors changed during the run, but none in the last step that was checked"
         return Proof(name="weights-moved", answer="holds", detail=detail)
     if not seen.moved:
         without = (
@@ -282,7 +306,7 @@ def _check_weights_moved(state: RunState) -> Proof:
         )
         detail = f"none of the {seen.checked} weight tensors changed{without}"
         return Proof(name="weights-moved", answer="fails", detail=detail)
-    detail = f"{seen.moved} of {seen.checked} tensors changed in the last sample"
+    detail = f"{seen.moved} of {seen.checked} tensors changed in the last step that was checked"
     return Proof(name="weights-moved", answer="holds", detail=detail)
 
 
@@ -292,7 +316,7 @@ def _check_plan_done(state: RunState) -> Proof:
     gap = gap_after(state.attempt)
     if gap is not None and not done:
         place = f" after step {gap}" if gap else ""
-        detail = f"cannot be checked: the record has a gap{place}, and {state.attempt.last_step} steps were done"
+        detail = f"cannot be checked: events{place} are missing from the journal ({state.attempt.last_step} steps were completed)"
         return Proof(name="planned-steps-done", answer="does not apply", detail=detail)
     if attempt.planned_epochs is None or attempt.epoch is None:
         return _check_schedule_done(attempt)
@@ -317,37 +341,39 @@ def _check_checkpoint_reloads(attempt: AttemptState) -> Proof:
     tried = [reloaded for reloaded in attempt.reloaded.values() if reloaded.loads is not None]
     if not tried:
         for unread in attempt.reloaded.values():
-            detail = f"{unread.path} was not read back: {unread.why}"
+            detail = f"{unread.path} was not reloaded: {unread.why}"
             return Proof(name="checkpoint-reloads", answer="does not apply", detail=detail)
-        detail = "no checkpoint was saved" if not attempt.saves.count else "no saved file could be read back"
+        detail = "no checkpoint was saved" if not attempt.saves.count else "no saved file could be reloaded"
         return Proof(name="checkpoint-reloads", answer="does not apply", detail=detail)
     for reloaded in reversed(tried):
         if not reloaded.loads:
             detail = f"{reloaded.path} does not load: {reloaded.why}"
             return Proof(name="checkpoint-reloads", answer="fails", detail=detail)
         if reloaded.nonfinite:
-            detail = f"{reloaded.path} contains values that are not finite: {', '.join(reloaded.nonfinite[:3])}"
+            detail = f"{reloaded.path} contains NaN or Inf: {', '.join(reloaded.nonfinite[:3])}"
             return Proof(name="checkpoint-reloads", answer="fails", detail=detail)
     detail = f"{tried[-1].path} loads: {tried[-1].tensors} tensors, all finite"
     total = max(reloaded.of for reloaded in tried)
     if total > len(tried):
-        detail += f"; only the newest {len(tried)} of {total} checkpoints were read back"
+        detail += f"; only the newest {len(tried)} of {total} checkpoints were reloaded"
     return Proof(name="checkpoint-reloads", answer="holds", detail=detail)
 
 
 def _check_saved_equals_live(state: RunState) -> Proof:
     compared = [saved for attempt in state.ancestry for saved in attempt.saves.by_path.values() if saved.compared]
     if not compared:
-        return Proof(name="saved-equals-live", answer="does not apply", detail="no saved weights could be compared")
+        return Proof(
+            name="saved-equals-live",
+            answer="does not apply",
+            detail="no saved weights could be compared with the model in memory",
+        )
     newest = compared[-1]
     if newest.nonfinite:
-        return Proof(
-            name="saved-equals-live", answer="fails", detail=f"{newest.path} contains values that are not finite"
-        )
-    if newest.matches in ("equal", "cast", "average", "earlier", "near"):
+        return Proof(name="saved-equals-live", answer="fails", detail=f"{newest.path} contains NaN or Inf")
+    if newest.matches in MATCHES:
         return Proof(
             name="saved-equals-live",
             answer="holds",
-            detail=f"{newest.path} matches the live weights ({newest.matches})",
+            detail=f"{newest.path} matches the weights in memory{MATCHES[newest.matches]}",
         )
-    return Proof(name="saved-equals-live", answer="missing", detail=f"{newest.path} differs from the live weights")
+    return Proof(name="saved-equals-live", answer="missing", detail=f"{newest.path} differs from the weights in memory")

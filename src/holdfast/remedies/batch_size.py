@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 NBS = 64
 """The default of Ultralytics."""
 MAX_ACCUMULATED = 4
-_SLOWER = "time: more and smaller batches; batch normalization uses fewer images at a time"
+_SLOWER = "slower: more and smaller batches; batch normalization uses fewer images at a time"
 
 
 def get_update(context: RemedyContext) -> Update | None:
@@ -97,17 +97,18 @@ def _describe_change(before: int, after: int) -> str:
 
 MICRO_BATCH = RemedyStep(
     "micro-batch",
-    'Halve the micro-batch and double the gradient accumulation ("micro-batch" mode), repeatedly, down to 2. The effective batch '
-    "size stays the same; `nbs` and `weight_decay` of Ultralytics are adjusted if rounding would change the update. If the "
-    "effective batch size cannot be kept (a command without a flag for accumulation), the learning rate is scaled in proportion, "
-    "and the report states this.",
+    "Halve the micro-batch (the images that are processed at once) and double the gradient accumulation. This can be repeated "
+    "until the micro-batch is 2. The effective batch size (the images per weight update) stays the same; the Ultralytics settings "
+    "`nbs` and `weight_decay` are adjusted if rounding would change the update. If the effective batch size cannot be kept, for "
+    "example because a command has no flag for accumulation, the learning rate is scaled in proportion, and the report says so.",
     _SLOWER,
     lambda context: _micro_batch(context, 2, "micro-batch"),
 )
 BATCH_OF_ONE = RemedyStep(
     "batch-of-one",
-    "Reduce the micro-batch to a single image. Late in the list, because batch normalization then uses a single image.",
-    "time, and accuracy of models with batch normalization",
+    "Reduce the micro-batch to a single image. This comes late in the list because batch normalization then uses only one image "
+    "at a time.",
+    "slower; models with batch normalization become less accurate",
     lambda context: _micro_batch(context, 1, "batch-of-one"),
 )
 
@@ -142,11 +143,12 @@ def _accumulate_less(context: RemedyContext) -> Remedy | None:
     )
 
 
-_NOISE = "a different training: noisier updates from a smaller effective batch"
+_NOISE = "the results differ: a smaller effective batch makes updates noisier"
 ACCUMULATE_LESS = RemedyStep(
     "accumulate-less",
-    'Accumulate at most 4 batches per update on MPS ("safer MPS mode"). The report states the new effective batch size, and the '
-    "learning rate is scaled in proportion. Late in the list, because the cause that was first reported turned out to be wrong.",
+    "On MPS, accumulate gradients over at most 4 batches. The learning rate is scaled in proportion, and the report states the new "
+    "effective batch size. This comes late in the list: some users reported fewer crashes with it, but accumulation was never "
+    "shown to be the cause.",
     _NOISE,
     _accumulate_less,
 )

@@ -17,15 +17,15 @@ def _no_workers(context: RemedyContext) -> Remedy | None:
         return None
     return remedy(
         "no-workers",
-        "Using no loader workers (workers=0): the training process loads its data itself, without forked processes.",
-        context.change("workers", 0, why="a loader worker may have failed", costs="time, if loading is slow"),
+        "Using no data loader workers (workers=0): the training process loads its data itself, without forked processes.",
+        context.change("workers", 0, why="a loader worker may have failed", costs="data loading may be slower"),
     )
 
 
 NO_WORKERS = RemedyStep(
     "no-workers",
-    "Set `workers=0`, so that no forked processes are involved. Ultralytics does this automatically on a CPU and on MPS.",
-    "time, if loading is slow",
+    "Set `workers=0`, so that data is loaded without forked processes. On a CPU and on MPS, Ultralytics always does this.",
+    "data loading may be slower",
     _no_workers,
 )
 
@@ -40,13 +40,13 @@ def _more_workers(context: RemedyContext) -> Remedy | None:
     more = min(MAX_WORKERS, max(2, 2 * context.workers))
     return remedy(
         "more-workers",
-        f"Using {more} loader workers instead of {context.workers}: the training waited for data.",
+        f"Using {more} data loader workers instead of {context.workers}: the training waited for data.",
         context.change("workers", more, why="the training waited for data", costs="memory for each worker"),
     )
 
 
 MORE_WORKERS = RemedyStep(
-    "more-workers", "Double the number of loader workers, up to 8.", "memory for each worker", _more_workers
+    "more-workers", "Double the number of data loader workers, up to 8.", "memory for each worker", _more_workers
 )
 
 
@@ -80,15 +80,15 @@ def _assigner_on_cpu(context: RemedyContext) -> Remedy | None:
         "assigner-on-cpu",
         "Running only the assigner, which matches boxes with predictions, on the CPU; everything else stays on the device.",
         context.change(
-            "assigner", "cpu", why="the device sometimes miscounts in the assigner", costs="some time in each step"
+            "assigner", "cpu", why="the device sometimes miscounts in the assigner", costs="slightly slower steps"
         ),
     )
 
 
 ASSIGNER_ON_CPU = RemedyStep(
     "assigner-on-cpu",
-    "Run only the assigner of Ultralytics on the CPU; everything else stays on the device.",
-    "some time in each step",
+    "Run only Ultralytics' assigner, which matches labeled boxes with predictions, on the CPU; everything else stays on the device.",
+    "slightly slower steps",
     _assigner_on_cpu,
 )
 
@@ -101,17 +101,19 @@ def _write_less(context: RemedyContext) -> Remedy | None:
     return remedy(
         "write-less",
         "Writing less: no plots, no checkpoints of single epochs (best.pt and last.pt are kept), no cache on disk.",
-        context.change("plots", False, why=why, costs="the plots of Ultralytics are not drawn"),
-        context.change("save_period", -1, why=why, costs="no checkpoints besides best.pt and last.pt")
+        context.change("plots", False, why=why, costs="no Ultralytics plots"),
+        context.change("save_period", -1, why=why, costs="no checkpoints other than best.pt and last.pt")
         if every and every > 0
         else None,
-        context.change("cache", False, why=why, costs="time") if context.settings.get("cache") == "disk" else None,
+        context.change("cache", False, why=why, costs="slower data loading")
+        if context.settings.get("cache") == "disk"
+        else None,
     )
 
 
 WRITE_LESS = RemedyStep(
     "write-less",
-    "Set `plots=False` and `save_period=-1`, and do not use `cache=disk`.",
-    "the plots of Ultralytics, and checkpoints besides best.pt and last.pt",
+    "Set `plots=False` and `save_period=-1`, and turn off `cache=disk`.",
+    "no Ultralytics plots, and no checkpoints other than best.pt and last.pt",
     _write_less,
 )

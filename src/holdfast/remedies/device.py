@@ -1,4 +1,4 @@
-"""Remedies that change the device: use another one if this one computes wrong results or has too little memory."""
+"""Remedies that change the device: use a different one if this one computes wrong results or has too little memory."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def _use_next_device(context: RemedyContext) -> Remedy | None:
     device = next_device(context)
     if device is None:
         return None
-    costs = "time: the CPU is often many times slower" if kind_of(device) == "cpu" else ""
+    costs = "slower: the CPU often takes many times as long" if kind_of(device) == "cpu" else ""
     change = context.change("device", device, why=_explain(context), costs=costs)
     if change is None:
         return _hide_cuda(context, device)
     back = restore_accumulation(context)
     full = (
-        f", CPU mode with the full effective batch{_format_effective_batch(context, back=bool(back))}"
+        f", the CPU, with the full effective batch{_format_effective_batch(context, back=bool(back))}"
         if kind_of(device) == "cpu"
         else f", {device}"
     )
@@ -56,8 +56,10 @@ def _hide_cuda(context: RemedyContext, device: str) -> Remedy | None:
     ):
         return None
     why = "this command has no known flag for its device, so the GPU is hidden from it"
-    change = context.change(f"environment.{_HIDDEN}", "", why=why, costs="time: the CPU is often many times slower")
-    return remedy("next-device", f"Using CPU mode: {why}.", change)
+    change = context.change(
+        f"environment.{_HIDDEN}", "", why=why, costs="slower: the CPU often takes many times as long"
+    )
+    return remedy("next-device", f"Using the CPU: {why}.", change)
 
 
 def _explain(context: RemedyContext) -> str:
@@ -81,8 +83,9 @@ def _normalize(device: object) -> str:
 
 NEXT_DEVICE = RemedyStep(
     "next-device",
-    'Use the next device of `policy.devices`, or the CPU ("CPU mode") if no order is set, with the full effective batch size. A '
-    "command needs a known flag for the device; if it has none, CUDA is hidden from it.",
-    "time: the CPU is often many times slower",
+    "Use the next device in `[policy] devices`; if that is not set, the CPU. The full effective batch size is kept, or restored "
+    "after `accumulate-less`. A command that does not use Ultralytics needs a known flag for its device; if it has none, Holdfast "
+    "can only hide CUDA from it, so that it uses the CPU.",
+    "slower: the CPU often takes many times as long",
     _use_next_device,
 )

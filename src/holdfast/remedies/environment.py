@@ -26,15 +26,15 @@ def _fallback(context: RemedyContext) -> Remedy | None:
             f"environment.{_FALLBACK}",
             "1",
             why="MPS does not support an operator",
-            costs="time: copies in both directions in each step",
+            costs="slower: tensors are copied to the CPU and back",
         ),
     )
 
 
 FALLBACK = RemedyStep(
     "mps-fallback",
-    f"Set `{_FALLBACK}=1`, so that the operator that MPS does not support runs on the CPU.",
-    "time: copies in both directions in each step that uses it",
+    f"Set `{_FALLBACK}=1`, so that operators that MPS does not support run on the CPU.",
+    "slower: the tensors of these operators are copied to the CPU and back",
     _fallback,
 )
 
@@ -56,7 +56,7 @@ def _no_fallback(context: RemedyContext) -> Remedy | None:
 
 NO_FALLBACK = RemedyStep(
     "no-mps-fallback",
-    f"Set `{_FALLBACK}=0`, if it was on.",
+    f"Set `{_FALLBACK}=0`, if it was on: operators that fall back to the CPU make this abort more likely.",
     "an operator that MPS does not support stops the training",
     _no_fallback,
 )
@@ -75,7 +75,8 @@ def _both_watermarks(context: RemedyContext) -> Remedy | None:
 
 BOTH_WATERMARKS = RemedyStep(
     "both-watermarks",
-    f"Keep your value of `{_HIGH}`, and set `{_LOW}` to 0.8 of it. Removing the limit would remove the protection.",
+    f"Keep your value of `{_HIGH}` (or set it to 1), and set `{_LOW}` to 0.8 times that value. The limit is not removed, because "
+    "it protects the machine from running out of memory.",
     "nothing",
     _both_watermarks,
 )
@@ -85,7 +86,7 @@ def _cap_watermarks(context: RemedyContext) -> Remedy | None:
     if context.device != "mps" or _HIGH in context.environment:
         return None
     why = "by default, torch frees its caches only when it uses more memory than most Macs have"
-    costs = "an error instead of swapping, if the training does not fit"
+    costs = "an out-of-memory error instead of swapping, if the training does not fit"
     return all_or_nothing(
         "cap-watermarks",
         f"Setting {_HIGH}=1 and {_LOW}=0.8: {why}.",
@@ -96,8 +97,8 @@ def _cap_watermarks(context: RemedyContext) -> Remedy | None:
 
 CAP_WATERMARKS = RemedyStep(
     "cap-watermarks",
-    f"Set `{_HIGH}=1` and `{_LOW}=0.8` on MPS, so that memory is freed before the machine swaps.",
-    "an error instead of swapping, if the training does not fit",
+    f"On MPS, set `{_HIGH}=1` and `{_LOW}=0.8`, so that torch frees its caches before the machine swaps.",
+    "an out-of-memory error instead of swapping, if the training does not fit",
     _cap_watermarks,
 )
 
@@ -122,7 +123,7 @@ def _expandable_segments(context: RemedyContext) -> Remedy | None:
 
 EXPANDABLE_SEGMENTS = RemedyStep(
     "expandable-segments",
-    f"Set `{_ALLOCATOR}={_SEGMENTS}`, if the message of CUDA states that much memory is reserved but unused.",
+    f"Set `{_ALLOCATOR}={_SEGMENTS}`, if the CUDA error message says that much memory is reserved but unused.",
     "nothing",
     _expandable_segments,
 )
@@ -137,15 +138,15 @@ def _one_thread(context: RemedyContext) -> Remedy | None:
             "environment.OMP_NUM_THREADS",
             "1",
             why="two OpenMP runtimes may be loaded",
-            costs="time: work on the CPU uses one thread",
+            costs="slower: work on the CPU uses one thread",
         ),
     )
 
 
 ONE_THREAD = RemedyStep(
     "one-thread",
-    "Set `OMP_NUM_THREADS=1`, for two OpenMP runtimes in one process. Holdfast never sets `KMP_DUPLICATE_LIB_OK`: it hides the "
-    "problem, and results may be wrong.",
-    "time: work on the CPU uses one thread",
+    "Set `OMP_NUM_THREADS=1`, because two OpenMP runtimes in one process conflict if both use threads. Holdfast never sets "
+    "`KMP_DUPLICATE_LIB_OK`, which only hides the problem and can cause wrong results.",
+    "slower: work on the CPU uses one thread",
     _one_thread,
 )

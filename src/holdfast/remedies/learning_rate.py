@@ -20,7 +20,7 @@ def scale_rate(context: RemedyContext, factor: float) -> tuple[list[Change | Non
     If the learning rate is unknown, there are no changes.
     """
     why = f"in proportion to the effective batch: x {factor:.4g}"
-    found = change_rate(context, factor, why=why, costs="a different training")
+    found = change_rate(context, factor, why=why, costs="the results differ")
     if found is None:
         return [], "The learning rate is unknown and stays the same: adjust it to the smaller batch if you can."
     changes, before, after = found
@@ -34,15 +34,15 @@ def change_rate(
     fixed: list[Change | None] = []
     rate = context.number("lr0")
     if context.ultralytics and str(context.settings.get("optimizer") or "auto").lower() == "auto":
-        # With optimizer=auto, lr0 is ignored. Set the chosen values explicitly, if they were observed.
+        # With optimizer=auto, Ultralytics ignores lr0. Set the chosen values explicitly, if they were observed.
         if context.optimizer not in SETTINGS["optimizer"].choices or not context.rate:
             return None
         rate = context.rate
-        reason = "optimizer=auto would ignore lr0, so the chosen optimizer is set explicitly"
+        reason = "with optimizer=auto, Ultralytics ignores lr0: the optimizer that it chose is set explicitly"
         fixed = [context.change("optimizer", context.optimizer, why=reason)]
         fixed += [change for name, value in _AUTO.items() if (change := context.change(name, value, why=reason))]
     if not rate:
         return None
-    # This rounding is far too small to affect a training, and the result is easier to read on a command line.
+    # This rounding is far too small to affect the result, and the result is easier to read on a command line.
     after = float(f"{rate * factor:.6g}")
     return [*fixed, context.change("lr0", after, why=why, costs=costs)], rate, after

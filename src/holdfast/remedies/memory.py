@@ -27,15 +27,15 @@ def _nothing_extra(context: RemedyContext) -> Remedy | None:
     return remedy(
         "nothing-extra",
         "Turning off the data set cache and the plots: neither affects what the model learns.",
-        context.change("cache", False, why=why, costs="time, if reading images is slow"),
-        context.change("plots", False, why=why, costs="the plots of Ultralytics are not drawn"),
+        context.change("cache", False, why=why, costs="reading images may be slower"),
+        context.change("plots", False, why=why, costs="no Ultralytics plots"),
     )
 
 
 NOTHING_EXTRA = RemedyStep(
     "nothing-extra",
-    "Set `cache=False`, if a cache is used, and also `plots=False`. Not if only the memory of a CUDA device ran out.",
-    "time to read images, and the plots of Ultralytics",
+    "If images are cached, set `cache=False` and `plots=False`. This is skipped if only the memory of a CUDA device ran out.",
+    "reading images may be slower; no Ultralytics plots",
     _nothing_extra,
 )
 
@@ -45,17 +45,17 @@ def _fewer_workers(context: RemedyContext) -> Remedy | None:
         return None
     return remedy(
         "fewer-workers",
-        f"Using 2 loader workers instead of {context.workers}: each keeps a copy of the lists of the data set, and its prefetched "
-        "batches.",
-        context.change("workers", 2, why="each worker uses its own memory", costs="time, if loading is slow"),
+        f"Using 2 data loader workers instead of {context.workers}: each has its own copy of the data set's lists, and its "
+        "prefetched batches.",
+        context.change("workers", 2, why="each worker uses its own memory", costs="data loading may be slower"),
     )
 
 
 FEWER_WORKERS = RemedyStep(
     "fewer-workers",
-    "Use 2 loader workers. Each worker keeps a copy of the lists of the data set (copied page by page), and its prefetched "
-    "batches.",
-    "time, if loading is slow",
+    "Use 2 data loader workers. Each worker has its own prefetched batches and, page by page as they are accessed, its own copy "
+    "of the data set's lists.",
+    "data loading may be slower",
     _fewer_workers,
 )
 
@@ -67,17 +67,17 @@ def _fixed_shapes(context: RemedyContext) -> Remedy | None:
     return remedy(
         "fixed-shapes",
         "Using the same shape for all batches: the driver keeps memory for every new shape.",
-        context.change("multi_scale", 0.0, why=why, costs="less variation of scale")
+        context.change("multi_scale", 0.0, why=why, costs="less variation in scale")
         if context.number("multi_scale")
         else None,
-        context.change("rect", False, why=why, costs="time: more padding") if context.settings.get("rect") else None,
+        context.change("rect", False, why=why, costs="slower: more padding") if context.settings.get("rect") else None,
     )
 
 
 FIXED_SHAPES = RemedyStep(
     "fixed-shapes",
-    "Set `multi_scale=0` and `rect=False`, so that there is only one input shape: the driver keeps memory for each shape.",
-    "less variation of scale, more padding",
+    "Set `multi_scale=0` and `rect=False`, so that all batches have the same shape: the driver keeps memory for each new shape.",
+    "less variation in scale, more padding",
     _fixed_shapes,
 )
 
@@ -94,16 +94,16 @@ def _clear_cache(context: RemedyContext) -> Remedy | None:
             "clear_cache.steps",
             CLEAR_EVERY,
             why="the driver holds much more memory than tensors need",
-            costs="time: the memory must be allocated again",
+            costs="slower: the memory must be allocated again",
         ),
     )
 
 
 CLEAR_CACHE = RemedyStep(
     "clear-cache",
-    "Release the cached free memory of the device every 10 steps (Ultralytics does this once per epoch). For a shortage of system "
-    "memory, on MPS only.",
-    "a few percent of time",
+    "Release the memory that the device has cached every 10 optimizer steps (Ultralytics does this once per epoch). If system "
+    "memory runs out, this is used on MPS only, which shares that memory.",
+    "a few percent slower",
     _clear_cache,
 )
 
@@ -133,13 +133,13 @@ def _step_down(context: RemedyContext, name: str, steps: tuple[float, ...]) -> R
 
 LESS_MIXUP = RemedyStep(
     "less-mixup",
-    "Reduce `mixup` to 0.05, then to 0. With fewer boxes per image, the assigner needs less memory and handles fewer cases.",
-    "weaker augmentation",
+    "Reduce `mixup` to 0.05, then to 0. With fewer boxes per image, matching them with predictions needs less memory.",
+    "weaker augmentation: small data sets overfit earlier",
     _less_mixup,
 )
 LESS_MOSAIC = RemedyStep(
     "less-mosaic",
-    "Reduce `mosaic` from 1.0 to 0.75, then to 0.5, for the same reason as `mixup`.",
+    "Reduce `mosaic` to 0.75, then to 0.5, for the same reason as `mixup`.",
     "weaker augmentation: small data sets overfit earlier",
     _less_mosaic,
 )
@@ -167,15 +167,15 @@ def _smaller_image(context: RemedyContext) -> Remedy | None:
         "smaller-image",
         f"Using images of {smaller} pixels instead of {size:g}: about {saved:.0%} less memory for activations.",
         context.change(
-            "imgsz", smaller, why="activations need less memory", costs="accuracy, mostly for small objects"
+            "imgsz", smaller, why="activations need less memory", costs="lower accuracy, mostly for small objects"
         ),
     )
 
 
 SMALLER_IMAGE = RemedyStep(
     "smaller-image",
-    "Reduce the image size to about 0.8, in multiples of 32 (640, 512, 416, 320), but not below 320, unless it was 320 or less "
-    "at the start.",
-    "accuracy, mostly for small objects",
+    "Reduce the image size to about 80% of its value, as a multiple of 32 (640, 512, 416, 320). The minimum is 320, or half of "
+    "the original size if that was 320 or less.",
+    "lower accuracy, mostly for small objects",
     _smaller_image,
 )

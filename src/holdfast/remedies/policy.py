@@ -167,10 +167,13 @@ def reason_to_stop(
         (plan.observe_only, "--observe-only: Holdfast does not restart anything"),
         (
             without_remedy and rule is not None and rule.kind == "learning",
-            f"{ended.stopped_by}: the same would happen again",
+            f"{ended.stopped_by}: a restart would fail the same way",
         ),
-        (cause == "disk-full", "disk-full: another attempt would fail the same way until there is free space"),
-        (without_remedy and is_mistake(attempt), f"it ended {describe_position(attempt)}: the same would happen again"),
+        (cause == "disk-full", "disk-full: free some disk space, then run `holdfast resume`"),
+        (
+            without_remedy and is_mistake(attempt),
+            f"it failed {describe_position(attempt)}: a restart would fail the same way",
+        ),
         (
             attempts_left <= 0 and not ended.planned,
             _out_of_attempts(plan, resume),

@@ -28,14 +28,14 @@ def _full_precision(context: RemedyContext) -> Remedy | None:
     return remedy(
         "full-precision",
         "Training in full precision (amp=False): half precision overflows at 65,504. On a CPU and on MPS, Ultralytics always does this.",
-        context.change("amp", False, why="half precision may have overflowed", costs="time and memory"),
+        context.change("amp", False, why="half precision may have overflowed", costs="slower, and more memory"),
     )
 
 
 FULL_PRECISION = RemedyStep(
     "full-precision",
-    "Set `amp=False`, if this has an effect: on a CPU and on MPS, Ultralytics always trains in full precision.",
-    "time and memory",
+    "Set `amp=False`. This is skipped on a CPU and on MPS, where Ultralytics always trains in full precision.",
+    "slower, and more memory",
     _full_precision,
 )
 
@@ -52,8 +52,8 @@ def _without_scaler(context: RemedyContext) -> Remedy | None:
 
 WITHOUT_SCALER = RemedyStep(
     "without-scaler",
-    "Set `amp=False`, only if the traceback contains a gradient scaler. No setting fixes float64 tensors of the training code.",
-    "nothing on MPS",
+    "Set `amp=False`, if the traceback contains a gradient scaler. No setting can fix float64 tensors in your own code.",
+    "nothing: MPS does not need a scaler",
     _without_scaler,
 )
 
@@ -66,23 +66,23 @@ def _half_rate(context: RemedyContext) -> Remedy | None:
         context,
         0.5,
         why="a learning rate that is too high is the usual reason",
-        costs="time: the model learns more slowly",
+        costs="the results differ: the model learns more slowly",
     )
     if found is None:
         return None
     changes, before, after = found
     return all_or_nothing(
         "half-rate",
-        f"Halving the learning rate, {after:g} instead of {before:g}: this differs from the training that you configured.",
+        f"Halving the learning rate, {after:g} instead of {before:g}: this differs from what you configured.",
         *changes,
     )
 
 
 HALF_RATE = RemedyStep(
     "half-rate",
-    "Halve the learning rate, at most three times. If `optimizer=auto` chose it, the chosen optimizer is set explicitly, because "
-    "`lr0` would be ignored otherwise.",
-    "a different training: the model learns more slowly",
+    "Halve the learning rate. This can be repeated, at most three times for a finding. With `optimizer=auto`, Ultralytics ignores "
+    "`lr0`, so the optimizer that it chose is set explicitly as well.",
+    "the results differ: the model learns more slowly",
     _half_rate,
 )
 
@@ -94,13 +94,14 @@ def _prefer_metal(context: RemedyContext) -> Remedy | None:
     return remedy(
         "prefer-metal",
         f"Setting PYTORCH_MPS_PREFER_METAL=1: {_READS_TOO_FAR.what}.",
-        context.change("environment.PYTORCH_MPS_PREFER_METAL", "1", why=_READS_TOO_FAR.what, costs="possibly time"),
+        context.change("environment.PYTORCH_MPS_PREFER_METAL", "1", why=_READS_TOO_FAR.what, costs="possibly slower"),
     )
 
 
 PREFER_METAL = RemedyStep(
     "prefer-metal",
-    "Set `PYTORCH_MPS_PREFER_METAL=1` on MPS with torch up to 2.13, whose matrix products read out of bounds (pytorch#177116).",
-    "possibly time",
+    "On MPS with torch up to 2.13, set `PYTORCH_MPS_PREFER_METAL=1`: matrix products of these versions read out of bounds on M1 "
+    "and M2 (pytorch#177116).",
+    "possibly slower",
     _prefer_metal,
 )

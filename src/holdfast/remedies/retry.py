@@ -1,4 +1,4 @@
-"""Remedies that change nothing: a fresh process resumes."""
+"""Remedies that change nothing: a new process resumes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def _fresh_process(context: RemedyContext) -> Remedy | None:
 
 FRESH_PROCESS = RemedyStep(
     "fresh-process",
-    "Resume from the last good state in a fresh process, with nothing changed. Only if something was saved and the attempt got "
-    "further than any before it.",
-    "nothing",
+    "Resume from the last good state with nothing changed: memory that accumulated in the old process is free again. This is used "
+    "each time that a state was saved and the attempt got further than all earlier ones.",
+    "the steps since the last good state are repeated",
     _fresh_process,
 )
 
@@ -40,8 +40,8 @@ def _retry_unchanged(context: RemedyContext) -> Remedy | None:
 
 AS_IT_IS = RemedyStep(
     "as-it-is",
-    "Retry with nothing changed, from the last good state: the failure may have been random. Only if the attempt made progress, "
-    "and once for each cause.",
-    "the steps since the last good state",
+    "Retry from the last good state, or from the start if nothing was saved, with nothing changed: the failure may have been "
+    "random. This is used once for each finding, if the attempt got further than all earlier ones.",
+    "the steps since the last good state are repeated",
     _retry_unchanged,
 )

@@ -22,13 +22,13 @@ def _smaller_batch(context: RemedyContext) -> Remedy | None:
     if batch is None or batch <= 1:
         return None
     smaller = max(1, batch // 4)
-    why, costs = "validation keeps the predictions of a whole batch", "time in validation"
+    why, costs = "validation keeps the predictions of a whole batch", "slower validation"
     change = context.change("validation.batch", smaller, why=why, costs=costs)
     if change is None:
         return None
     return remedy(
         "validation-batch",
-        f"Validating {smaller} images at a time instead of {batch}. The scores stay the same, except for small effects of padding.",
+        f"Validating {smaller} images at a time instead of {batch}. Padding can change the last digits of the metrics.",
         change,
         _disable_plots(context),
     )
@@ -36,18 +36,19 @@ def _smaller_batch(context: RemedyContext) -> Remedy | None:
 
 VALIDATION_BATCH = RemedyStep(
     "validation-batch",
-    "Use a quarter of the validation batch, down to 1, and draw no plots. By default, Ultralytics uses twice the training batch.",
-    "time in validation, and the plots of Ultralytics; the scores stay the same",
+    "Reduce the validation batch to a quarter, repeatedly, down to 1, and draw no plots. By default, Ultralytics uses twice the "
+    "training batch.",
+    "slower validation, no Ultralytics plots; padding can change the last digits of the metrics",
     _smaller_batch,
 )
 
 
 def _disable_plots(context: RemedyContext) -> Change | None:
-    """Return a change that disables plots, which are drawn during validations. Alone, it would not be worth an attempt."""
+    """Return a change that disables plots, which are drawn during validation. Alone, it would not be worth an attempt."""
     if not context.ultralytics or context.cause == "nms-cut-short":
         return None
-    costs = "the plots of Ultralytics are not drawn"
-    return context.change("plots", False, why="plots are drawn during validations", costs=costs)
+    costs = "no Ultralytics plots"
+    return context.change("plots", False, why="plots are drawn during validation", costs=costs)
 
 
 def _fewer_boxes(context: RemedyContext) -> Remedy | None:
@@ -66,10 +67,10 @@ def _fewer_boxes(context: RemedyContext) -> Remedy | None:
     )
 
 
-_CROWDED_COST = "the scores of images with more objects are too low"
+_CROWDED_COST = "the metrics are too low if images contain more objects than that"
 VALIDATION_BOXES = RemedyStep(
     "validation-boxes",
-    "Keep at most 100 boxes per image (`max_det`) in validations during training.",
+    "Keep at most 100 boxes per image (`max_det`) in validation.",
     _CROWDED_COST,
     _fewer_boxes,
 )
@@ -80,14 +81,14 @@ def _less_often(context: RemedyContext) -> Remedy | None:
         return None
     return remedy(
         "validation-less-often",
-        f"Validating every {LESS_OFTEN} epochs and at the end.",
+        f"Validating every {LESS_OFTEN} epochs and after the last epoch.",
         context.change("validation.every", LESS_OFTEN, why="each validation is a memory peak", costs=_COARSE_COST),
     )
 
 
 _COARSE_COST = "best.pt is chosen from fewer epochs"
 VALIDATION_LESS_OFTEN = RemedyStep(
-    "validation-less-often", "Validate every 5 epochs and at the end.", _COARSE_COST, _less_often
+    "validation-less-often", "Validate every 5 epochs and after the last epoch.", _COARSE_COST, _less_often
 )
 
 
@@ -98,7 +99,7 @@ def _add_condition(remedy_step: RemedyStep, when: str, holds: Callable[[RemedyCo
 
 
 DIED_IN_VALIDATION = tuple(
-    _add_condition(remedy_step, "if it ended during a validation", lambda context: context.in_validation)
+    _add_condition(remedy_step, "if the attempt ended during validation", lambda context: context.in_validation)
     for remedy_step in (VALIDATION_BATCH, VALIDATION_BOXES, VALIDATION_LESS_OFTEN)
 )
 PEAK_IN_VALIDATION = _add_condition(
@@ -113,16 +114,16 @@ def _on_cpu(context: RemedyContext) -> Remedy | None:
         return None
     return remedy(
         "validation-on-cpu",
-        "Validating best.pt once more on the CPU at the end: trust that score.",
+        "Validating best.pt once more on the CPU at the end: rely on these metrics.",
         context.change(
             "validation.on_cpu",
             "always",
             why="two validations of the same checkpoint disagree",
-            costs="time at the end",
+            costs="time at the end of the run",
         ),
     )
 
 
 VALIDATION_ON_CPU = RemedyStep(
-    "validation-on-cpu", "Validate best.pt once more on the CPU at the end.", "time at the end", _on_cpu
+    "validation-on-cpu", "Validate best.pt once more on the CPU at the end.", "time at the end of the run", _on_cpu
 )

@@ -83,7 +83,7 @@ class ChecksProgress:
         self._bar.stop()
 
     def on_query(self) -> None:
-        self._begin("inspecting the training's Python")
+        self._begin("inspecting the Python interpreter of your script")
 
     def on_check_start(self, check: Check) -> None:
         self._begin(check.id)
@@ -232,13 +232,36 @@ def _sum(report: Report) -> str:
 # --- pages ------------------------------------------------------------------------------------------------------
 
 
+INTRODUCTION = (
+    "`holdfast check -- COMMAND` or `holdfast check PLAN.toml` runs these checks before you start training. Without a command or a",
+    "plan, only the checks that need neither are run. `holdfast run PLAN.toml` runs them too, unless you use `--no-check`. Each check",
+    "has one of these results:",
+    "",
+    "- `passed`: no problem was found. There may be notes, which are only information.",
+    "- `warn`: training can start, but something is likely to make it slow, fail or learn badly.",
+    "- `fatal`: training would fail or learn nothing. `holdfast check` exits with status 3, and `holdfast run` does not start the plan.",
+    "- `not checked`: the check does not apply, or could not be completed. The reason is shown.",
+    "",
+    "A *finding* is a problem that a check reports, with its evidence and advice. The *dry run* executes the first steps of your script",
+    "in a scratch copy of its working directory (see [dry_run.md](dry_run.md)). The word below the name of a check is its kind. Use",
+    "`--only` and `--skip` with the name or the kind of a check to select checks.",
+    "",
+    "This page is generated from the source code by `make docs`.",
+)
+
+
 def as_markdown() -> str:
     """Return docs/checks.md, made from the checks' docstrings."""
     from holdfast.preflight.checks import all_checks  # noqa: PLC0415 - only `make docs` needs it
 
-    parts = ["# Checks", "", "Generated from the checks by `make docs`.", ""]
+    parts = ["# Checks", "", *INTRODUCTION, ""]
     for check in all_checks():
         parts += [f"## {check.id}", "", f"*{check.kind}*", "", check.page.strip(), ""]
         if check.cases:
-            parts += ["Test cases:", "", *(f"- {case.description}: {case.expected}" for case in check.cases), ""]
+            parts += [
+                "Examples (situation: result):",
+                "",
+                *(f"- {case.description}: {case.expected}" for case in check.cases),
+                "",
+            ]
     return "\n".join(parts)

@@ -63,7 +63,7 @@ class ConsoleReporter:
         if isinstance(event, events.Settings):
             return describe_folder_change(state)
         if isinstance(event, events.AttemptStarted) and event.attempt == 1:
-            return f"watching; run folder: {self._run.path}"
+            return f"supervising; run folder: {self._run.path}"
         describe = _DESCRIBE.get(type(event))
         return describe(event) if describe is not None else None
 
@@ -96,8 +96,9 @@ def _decision(event: events.DecisionMade) -> str | None:
         return None
     if decision.changes or decision.planned:
         changed = "; ".join(describe_change(change) for change in decision.changes)
-        return f"next attempt: {changed}" if changed else "next attempt, in a new process"
-    return f"next attempt in {decision.wait_s:.0f} s (Ctrl-C cancels it)" if decision.wait_s else "next attempt"
+        return f"starting the next attempt with {changed}" if changed else "starting the next attempt in a new process"
+    wait = f" in {decision.wait_s:.0f} s (Ctrl-C cancels it)" if decision.wait_s else ""
+    return f"starting the next attempt{wait}"
 
 
 def _restored(event: events.Restored) -> str:
@@ -116,7 +117,7 @@ def _stage_started(event: events.StageStarted) -> str:
         return f"stage {event.stage} of {event.of}, {event.name}, resumes"
     weights = f" with {event.weights}" if event.weights else ""
     expects = f" ({event.expects})" if event.expects else ""
-    changed = "".join(f"; kept from before: {change.setting} {change.after}" for change in event.changes)
+    changed = "".join(f"; keeps {change.setting}={change.after} from the previous stage" for change in event.changes)
     return f"stage {event.stage} of {event.of}, {event.name}, starts{weights}{expects}{changed}"
 
 
@@ -135,7 +136,7 @@ _DESCRIBE: dict[type[events.Event], Callable[[Any], str | None]] = {
         f"{event.signal}: {event.action}" if event.signal in ("SIGINT", "SIGTERM") else None
     ),
     events.NoProgress: lambda event: (
-        f"no progress for {event.seconds:.0f} s (timeout {event.bound:.0f} s); dumping the stacks"
+        f"no progress for {event.seconds:.0f} s (timeout {event.bound:.0f} s); writing the stack traces of all threads"
     ),
     events.CheckpointsBackedUp: lambda event: (
         f"could not back up: {'; '.join(event.left_out[:3])}" if event.left_out else None

@@ -82,7 +82,7 @@ def _rows(run: RunFolder, state: RunState, outcome: str, colour: str) -> Iterato
         yield "next", "bold", step
     if (run.path / HTML).is_file():
         yield "report", "bold", str(run.path / HTML)
-    yield "folder", "bold", str(run.path)
+    yield "run folder", "bold", str(run.path)
 
 
 def _figures(state: RunState) -> str:
@@ -100,7 +100,7 @@ def _figures(state: RunState) -> str:
 def _attempts(state: RunState, reason: str) -> Iterator[Row]:
     shown = state.attempts[-MAX_ATTEMPTS:]
     if len(shown) < len(state.attempts):
-        yield "", "", f"({len(state.attempts) - len(shown)} earlier attempts are in the journal)"
+        yield "", "", f"({plural(len(state.attempts) - len(shown), 'earlier attempt')} not shown; see the report)"
     following = {attempt.number: after for attempt, after in pairwise(state.attempts)}
     for attempt in shown:
         yield f"attempt {attempt.number}", "bold", _describe_attempt(attempt)
@@ -123,7 +123,7 @@ def _attempts(state: RunState, reason: str) -> Iterator[Row]:
                 yield "  changed", "", describe_change(change)
         repeated = describe_repeated_work(attempt, following.get(attempt.number))
         if repeated:
-            yield "  lost", "", repeated
+            yield "  repeated", "", repeated
 
 
 def _describe_attempt(attempt: AttemptState) -> str:
@@ -173,7 +173,7 @@ def _unseen(state: RunState) -> Iterator[Row]:
         if kind in ESSENTIAL and text.startswith("not seen"):
             reasons.setdefault(text.removeprefix("not seen").lstrip(": "), []).append(kind)
     for why, kinds in reasons.items():
-        yield "not seen", "bold", f"{', '.join(kinds)}: {why}"
+        yield "not recorded", "bold", f"{', '.join(kinds)}: {why}"
 
 
 def next_steps(run: RunFolder, state: RunState) -> list[str]:

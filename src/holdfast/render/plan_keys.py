@@ -25,7 +25,7 @@ def keys_as_markdown() -> str:
 
 
 def _section(table: Table) -> list[str]:
-    titles = {"": "At the top", "stages": "`[[stages]]`", "stages.gate": "`[stages.gate]`"}
+    titles = {"": "Top-level keys", "stages": "`[[stages]]`", "stages.gate": "`[stages.gate]`"}
     lines = [f"### {titles.get(table.name, f'`[{table.name}]`')}", "", table.description, ""]
     if table.keys is None:
         return [*lines, "```toml", f"[{table.name}]", table.example, "```", ""]
@@ -38,7 +38,7 @@ def _section(table: Table) -> list[str]:
 
 def _holds(key: Key) -> str:
     if key.name == "memory":
-        return "an amount with its unit, or a share"
+        return "a size with its unit, or a percentage"
     if key.holds.choices:
         return ", ".join(f"`{choice}`" for choice in key.holds.choices)
     kinds = " or ".join(NAMES[kind] for kind in key.holds.kinds)

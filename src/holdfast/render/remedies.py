@@ -14,15 +14,24 @@ _HEAD = """# Remedies
 
 Generated from the code by `make docs`.
 
-After a failed attempt, Holdfast makes the smallest change that addresses the finding. It tries the remedies of the finding in order and uses the
-first one that applies, changes something and was not used before. Each change is reported with the old value, the reason and the cost. Changes that
-the plan's policy forbids (`never_change`, `may_change`, `devices`) are skipped.
+A remedy is what Holdfast does about a problem before it starts the training again. Each start of the training is an *attempt*, and a problem that a
+[rule](rules.md) detects is a *finding*. After a failed attempt, Holdfast goes through the remedies for the finding in order and uses the first one that
 
-Holdfast overrides Ultralytics settings from outside, regardless of the command or script. For other commands it changes their flags if these
-are on the command line in a simple form (`--batch-size 16`, `-b 16`, `batch=16`, `--gradient_accumulation_steps 4`) or named in the plan's
-`flags`.
+- applies to this training and device,
+- is allowed by the `[policy]` of the plan (`never_change`, `may_change`, `devices`),
+- and has not already made the same change in this run.
 
-Findings not listed here have no automatic remedy, nor have learning failures on a CPU: there the training itself is the cause.
+So a remedy that works in several steps, such as `micro-batch` or `half-rate`, can be used again with its next step. Two remedies change nothing and only start the training
+again: `as-it-is`, in case the failure was random, and `fresh-process`, which frees memory. Each change is reported with the old value, the reason and the cost.
+
+The findings `driver-memory-bloat`, `epoch-time-blowup`, `nms-cut-short` and `validation-memory-spike` do not wait for a failure: if snapshots are taken, Holdfast takes one and
+restarts the running attempt with the remedy (a planned restart).
+
+Holdfast overrides Ultralytics settings when training starts; you do not need to change the command or the script. For other commands, it changes flags on the command line if
+they have a simple form (`--batch-size 16`, `-b 16`, `batch=16`, `--gradient_accumulation_steps 4`) or are named in `[flags]` of the plan.
+
+Findings that are not listed here have no automatic remedy. `next-device` does not apply on a CPU, so findings with no other remedy have none there: in that case the cause is the
+code, the data or the settings.
 """
 
 
@@ -30,15 +39,15 @@ def as_markdown() -> str:
     remedies = {
         **REMEDIES,
         "epoch-time-blowup, if the machine swapped": SWAPPING,
-        "epoch-time-blowup, if it waited for data": SLOW_DATA,
+        "epoch-time-blowup, if training waited for data": SLOW_DATA,
     }
     parts = [_HEAD, "## Remedies for each finding", "", "| finding | remedies, in order |", "|---|---|"]
     parts += [f"| {_cause(cause)} | {', '.join(_ids(steps))} |" for cause, steps in remedies.items()]
     parts += [
         "",
-        "\\* The state is corrupt: the training resumes from an earlier checkpoint, or starts over.",
+        "\\* The state of the attempt is corrupt: training resumes from a state that was saved before the problem began, or starts over.",
         "",
-        "On CUDA, `next-device` comes last for non-finite or diverging losses: overflow and learning rates are more likely causes.",
+        "On CUDA, `next-device` comes last for losses or gradients that diverge or are not finite: there, overflow or the learning rate is a more likely cause than the device.",
         "",
         "## All remedies",
         "",
@@ -67,4 +76,4 @@ def _ids(steps: tuple[RemedyStep, ...]) -> list[str]:
         (when, [remedy_step.id for remedy_step in group])
         for when, group in groupby(steps, key=lambda remedy_step: remedy_step.conditional)
     ]
-    return [", ".join(ids) + (f" ({when})" if when else "") for when, ids in groups]
+    return [f"({when}: {', '.join(ids)})" if when else ", ".join(ids) for when, ids in groups]

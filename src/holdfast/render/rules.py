@@ -11,6 +11,44 @@ from holdfast.render.console import print_json, print_line, print_lines
 if TYPE_CHECKING:
     from holdfast.diagnosis.rule import Rule
 
+INTRODUCTION = """\
+# Rules
+
+Generated from the rules by `make docs`.
+
+Each rule detects one problem of a training run. If it detects the problem, it reports a *finding*: a message, the
+evidence for it, and what you can do. `holdfast rules` lists the rules, and `holdfast rules ID` prints one of these
+pages.
+
+A finding has one of three severities:
+
+| severity | meaning |
+|---|---|
+| `note` | For your information. Nothing needs to be done, or the problem may be intended. |
+| `warn` | Probably a problem. The run continues, but Holdfast may restart it with changed settings (see docs/remedies.md). |
+| `fatal` | A failure. If the command is still running and the category is learning or resources, Holdfast stops it, unless you use `--observe-only` or `--on-finding warn`. |
+
+Each rule belongs to one of these categories:
+
+| category | what the rules detect |
+|---|---|
+| exit | why the process ended or crashed |
+| learning | whether the model learns: losses, gradients, weights, learning rates and scores |
+| proof | whether the result is what it seems to be: checkpoints, completed steps and the final validation |
+| resources | memory, disk space, speed and hangs |
+| watching | whether Holdfast itself can observe and save the run |
+
+Other terms:
+
+- An *attempt* is one start of your command. After a failure, Holdfast can start the next attempt, up to
+  `--max-attempts`.
+- The *probe* is the code that Holdfast loads into your Python process to record steps, losses, gradients and weights.
+- *Limits* are the numbers that a rule uses, such as the number of steps it waits for. Where a page lists limits, it
+  shows their default values. Set a limit with `--rule ID.NAME=VALUE`, for example `--rule loss-all-zero.steps=50`. To
+  disable a rule or to lower its highest severity, use `--rule ID=off`, `--rule ID=note` or `--rule ID=warn`.
+- *Examples* are the situations with which the rule is tested, each with the severity that is reported.
+"""
+
 
 def headline(rule: Rule) -> str:
     return rule.page.strip().partition("\n")[0]
@@ -42,13 +80,13 @@ def print_rules(rule_id: str | None, *, as_json: bool) -> None:
 
 def as_markdown() -> str:
     """Return docs/rules.md, made from the rules' docstrings."""
-    parts = ["# Rules", "", "Generated from the rules by `make docs`.", ""]
+    parts = [INTRODUCTION]
     for rule in all_rules():
-        parts += [f"## {rule.id}", "", f"*{rule.kind}*", "", rule.page.strip(), ""]
+        parts += [f"## {rule.id}", "", f"Category: {rule.kind}", "", rule.page.strip(), ""]
         if rule.limits:
             parts += [f"Limits: {limits_of(rule)}.", ""]
-        parts += ["Test cases:", ""]
-        parts += [f"- {case.description}: {case.expected or 'silent'}" for case in rule.cases]
+        parts += ["Examples (situation: severity):", ""]
+        parts += [f"- {case.description}: {case.expected or 'not reported'}" for case in rule.cases]
         parts.append("")
     return "\n".join(parts)
 

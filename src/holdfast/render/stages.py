@@ -125,7 +125,7 @@ def _goodput(parts: list[dict[str, Any]]) -> dict[str, Any]:
 def line_of(stage: StageState) -> str:
     """One stage in one line."""
     reason = reason_of(stage)
-    return f"{state_of(stage)}: {reason}" if reason else state_of(stage)
+    return f"{state_of(stage)}; {reason}" if reason else state_of(stage)
 
 
 def reason_of(stage: StageState) -> str:
@@ -192,4 +192,4 @@ def _rows(run: RunFolder, staged_run: StagedRun, plan: Plan | None, outcome: str
         yield "next", "bold", f"holdfast resume {run.shell_reference}"
     if (run.path / HTML).is_file():
         yield "report", "bold", str(run.path / HTML)
-    yield "folder", "bold", str(run.path)
+    yield "run folder", "bold", str(run.path)

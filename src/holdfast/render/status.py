@@ -35,11 +35,11 @@ def status_of(run: RunFolder, now: float | None = None) -> dict[str, Any]:
     holder = read_holder(run)
     suspended = bool(state.attempts) and state.attempt.suspended
     activity = (
-        ("suspended (fg continues it)" if suspended else "running")
+        ("suspended (type fg to continue)" if suspended else "running")
         if live
         else "ended"
         if state.ended is not None
-        else "supervisor gone"
+        else "Holdfast was killed"
     )
     status = {
         **summary_of(run, state),
@@ -77,7 +77,7 @@ def status_of(run: RunFolder, now: float | None = None) -> dict[str, Any]:
 def _status_of_stages(run: RunFolder, now: float) -> dict[str, Any]:
     """Status of the whole run, with the current stage's progress."""
     summary = stages_summary(run)
-    state = "running" if is_live(run) else "ended" if summary["verdict"] is not None else "supervisor gone"
+    state = "running" if is_live(run) else "ended" if summary["verdict"] is not None else "Holdfast was killed"
     folders = stage_folders(run)
     newest = status_of(folders[-1], now) if folders else None
     return {
@@ -116,8 +116,8 @@ def print_status(status: dict[str, Any], *, as_json: bool) -> None:
     if resume is not None:
         print_line(f"  next: {resume}")
     if status["supervisor"] is not None:
-        print_line(f"  to stop it: kill {status['supervisor']} (it can be resumed)")
-    print_line(f"  folder: {status['dir']}")
+        print_line(f"  to stop the run: kill {status['supervisor']} (you can resume it later)")
+    print_line(f"  run folder: {status['dir']}")
 
 
 def _print_findings(status: dict[str, Any]) -> None:
@@ -125,14 +125,14 @@ def _print_findings(status: dict[str, Any]) -> None:
         if finding["message"] != status["reason"]:
             print_line(f"  {finding['severity']} {finding['rule']}: {printable(finding['message'])}")
     if status.get("findings_left_out"):
-        print_line(f"  {status['findings_left_out']:,} more findings between the first and the last were not kept")
+        print_line(f"  {status['findings_left_out']:,} further findings are not shown")
 
 
 def _how_to_resume(status: dict[str, Any]) -> str | None:
     """Return the same advice as the panel: None if resuming would only repeat the failure."""
     command = resume_command(status["reference"])
     explained = status.get("explanation")
-    if status["state"] == "supervisor gone":
+    if status["state"] == "Holdfast was killed":
         return command
     if status["state"] != "ended" or explained is None:
         return command if status["verdict"] in ("interrupted", "failed") else None
@@ -166,9 +166,11 @@ def _print_now(now: dict[str, Any]) -> None:
     loss = f", loss {now['loss']:.5g}" if now["loss"] is not None else ""
     if now["last_sign_s_ago"] is not None:
         ago = duration(now["last_sign_s_ago"])
-        sign = f"last sign of life {ago} ago, {duration(now['for_s'])} after its start"
-        print_line(f"  attempt {now['attempt']}: step {now['step']}{loss}, process gone; {sign}")
+        sign = f"last activity {ago} ago, after running for {duration(now['for_s'])}"
+        print_line(f"  attempt {now['attempt']}: step {now['step']}{loss}, process not running; {sign}")
         return
     ago = f", last step {duration(now['last_step_s_ago'])} ago" if now["last_step_s_ago"] is not None else ""
-    phase = now["phase"] if now["alive"] else "process gone"
-    print_line(f"  attempt {now['attempt']} for {duration(now['for_s'])}: step {now['step']}, {phase}{loss}{ago}")
+    phase = now["phase"] if now["alive"] else "process not running"
+    print_line(
+        f"  attempt {now['attempt']} (running for {duration(now['for_s'])}): step {now['step']}, {phase}{loss}{ago}"
+    )

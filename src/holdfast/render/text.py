@@ -71,13 +71,13 @@ def format_shares(buckets: Mapping[str, float]) -> str:
 def describe_exit(*, code: int | None, signal: str | None, stopped_by: str | None, planned: str = "") -> str:
     """How an attempt ended, in a few words."""
     if planned:
-        return "stopped on purpose, to resume in a new process"
+        return "stopped by Holdfast, to resume in a new process"
     if stopped_by in STOP_REASONS:
         return STOP_REASONS[stopped_by]
     how = signal or ("finished" if code == 0 else f"exit {code}" if code is not None else "exit not recorded")
     if stopped_by in ("user", "terminate"):
-        return f"{how}, as you asked"
-    return how if stopped_by is None else f"{how}, stopped for {stopped_by}"
+        return "stopped by you" if stopped_by == "user" else "stopped by SIGTERM"
+    return how if stopped_by is None else f"stopped by Holdfast because of {stopped_by}"
 
 
 def describe_repeated_work(attempt: AttemptState, following: AttemptState | None) -> str:
@@ -91,9 +91,9 @@ def describe_repeated_work(attempt: AttemptState, following: AttemptState | None
     parts = [f"{plural(lost, 'step')} had to be repeated"] if lost else []
     if replayed is not None and replayed.differs_at is None:
         batches = plural(replayed.compared, "batch", "batches")
-        parts.append(f"{batches} compared with the first time: bit-identical")
+        parts.append(f"the losses of {batches} are bit-identical to the first time")
     elif replayed is not None:
-        parts.append(f"losses differ from the first time from step {replayed.differs_at} on")
+        parts.append(f"losses differ from the first time, starting at step {replayed.differs_at}")
     return "; ".join(parts)
 
 
@@ -126,5 +126,5 @@ def describe_folder_change(state: RunState) -> str | None:
     if len(known) < 2 or known[-1][1] == known[-2][1]:
         return None
     (before, earlier), (now, _) = known[-2:]
-    why = " and started over" if now.starts_over else ""
-    return f"attempt {now.number} uses a new folder{why}; attempt {before.number} wrote to {earlier}"
+    started_over = "started over and " if now.starts_over else ""
+    return f"attempt {now.number} {started_over}writes to a new folder; attempt {before.number} wrote to {earlier}"

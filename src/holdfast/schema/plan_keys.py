@@ -33,104 +33,110 @@ class Table(NamedTuple):
 
 TOP = Table(
     "",
-    "At the top of the file, before the first `[table]`.",
+    "These keys belong at the top of the file, before the first `[table]`.",
     (
         Key(
             "trainer",
             Value(("text",), "ultralytics", choices=("command", "ultralytics")),
-            "`ultralytics`: Holdfast starts Ultralytics; `command`: Holdfast starts your command. If omitted, it is `command` "
-            "if there is a command.",
+            "What Holdfast starts: `ultralytics`, or your own `command`. If omitted, it is `command` if the plan has a command.",
             'trainer = "ultralytics"',
         ),
         Key(
             "command",
             Value(("text", "texts"), []),
-            "For trainer `command`: the command to start. A string is split as a shell does, but no shell runs it.",
+            "For trainer `command`: the command to start. A string is split into words as in a shell, but no shell is used.",
             'command = "python train.py --epochs 20"',
         ),
         Key(
             "name",
             Value(_TEXT),
-            "Name of the run; its folder is `.holdfast/runs/NAME-N`. Default: the name of the plan file.",
+            "Name of the run. Its folder is `.holdfast/runs/NAME-N` in the directory in which you start Holdfast. Default: the name "
+            "of the plan file, without `.toml`.",
             'name = "blood-cells"',
         ),
         Key(
             "cwd",
             Value(_TEXT),
-            "Working folder of the training; relative paths start here. Default: the folder of the plan file.",
+            "Working directory of the training process; relative paths in the plan start here. Default: the folder of the plan "
+            "file, which is also where a relative `cwd` starts.",
             'cwd = ".."',
         ),
         Key(
             "python",
             Value(_TEXT),
-            "The Python interpreter with Ultralytics installed. Default: the one next to `yolo` on the PATH.",
+            "The Python interpreter in whose environment Ultralytics is installed. Default: that of the `yolo` command on the "
+            "PATH, or else Holdfast's own.",
             'python = ".venv/bin/python"',
         ),
         Key(
             "assigner",
             Value(_TEXT, "device", choices=("device", "cpu")),
-            "Where Ultralytics assigns boxes to predictions; `cpu` avoids a kernel that fails on some Macs.",
+            "Where Ultralytics runs its assigner, which matches labeled boxes with predictions; `cpu` avoids a kernel that fails "
+            "on some Macs.",
             'assigner = "cpu"',
         ),
         Key(
             "on_finding",
             Value(_TEXT, "act", choices=("act", "warn")),
-            "What to do about a proven failure: `act` stops the training, fixes the cause and resumes; `warn` only reports it.",
+            "What to do about a proven failure, such as a loss that stays zero: `act` stops the training, applies a remedy and "
+            "resumes; `warn` only reports it. With `warn`, no setting is changed after a crash either.",
             'on_finding = "warn"',
         ),
         Key(
             "observe_only",
             Value(_BOOL, default=False),
-            "Only watch and record; do not stop, restart or change anything.",
+            "Only watch and record; never stop, restart or change anything.",
             "observe_only = true",
         ),
         Key(
             "on_event",
             Value(_TEXT),
-            "A command to run at start, finding, restart and end; it receives JSON on stdin.",
+            "A command that Holdfast runs when the run starts or ends, a stage ends, a problem is found, or training restarts. It "
+            "receives JSON on stdin and runs in the directory in which you start Holdfast.",
             'on_event = "./notify-me.sh"',
         ),
         Key(
             "checkpoint",
             Value(_TEXT),
-            "For trainer `command`: a glob pattern for the checkpoints that it writes.",
+            "For trainer `command`: a glob pattern for the checkpoints that the command writes.",
             'checkpoint = "out/*.pt"',
         ),
         Key(
             "resume_with",
             Value(_TEXT),
-            "For trainer `command`: arguments that make it resume from `{checkpoint}`.",
+            "For trainer `command`: arguments that make the command resume; `{checkpoint}` stands for the path of the checkpoint.",
             'resume_with = "--resume {checkpoint}"',
         ),
         Key(
             "grace_s",
             Value(("number",), 10.0, least=0, most=MAX_SECONDS),
-            "Seconds between asking a process to stop and killing it.",
+            "When a process is stopped: seconds between SIGTERM and SIGKILL.",
             "grace_s = 30",
         ),
         Key(
             "backoff_s",
             Value(("number",), 2.0, least=0, most=MAX_SECONDS),
-            "Seconds to wait before the second attempt; doubled for each further attempt, up to a minute.",
+            "Seconds to wait before the training is started a second time. The wait doubles with each further start, up to a "
+            "minute, unless there was progress. There is no wait before a start with a changed setting.",
             "backoff_s = 5",
         ),
         Key(
             "max_lost_work_s",
             Value(("number",), least=0, most=MAX_SECONDS),
-            "Maximum seconds of work that a crash may cost. Default: derived from the cost of a snapshot and how often this "
-            "run crashes.",
+            "Maximum seconds of work that a crash may cost, if snapshots are taken. Default: 120, or more if training would "
+            "otherwise wait for snapshots over 1% of the time, or writing them would take over 20%. A value set here takes precedence.",
             "max_lost_work_s = 300",
         ),
         Key(
             "sample_every_s",
             Value(("number",), 1.0, least=0.05, most=MAX_SECONDS),
-            "Seconds between two samples of memory, swap and disk.",
+            "Seconds between two measurements of memory, swap and disk usage.",
             "sample_every_s = 2",
         ),
         Key(
             "keep_awake",
             Value(_BOOL, default=True),
-            "Keep the machine awake during the run.",
+            "Prevent the machine from going to sleep during the run.",
             "keep_awake = false",
         ),
     ),
@@ -138,39 +144,42 @@ TOP = Table(
 
 STAGE = Table(
     "stages",
-    "A part of the run with its own settings. Stages are trained in the order of the file. Without any, the run is one "
-    "stage.",
+    "A part of the run with its own settings. Stages are trained one after the other, in the order of the file. A plan "
+    "without `[[stages]]` has a single stage.",
     (
-        Key("name", Value(_TEXT), "Name of the stage, used as a folder name. Default: its number.", 'name = "small"'),
+        Key(
+            "name", Value(_TEXT), "Name of the stage, also used in folder names. Default: its number.", 'name = "small"'
+        ),
         Key(
             "from",
             Value(_TEXT, choices=("scratch", "best", "last")),
-            "Initial weights: `best` of all previous stages, `last` of the previous stage, or `scratch` for the model in the settings. "
-            "Default: `scratch` for the first stage, `best` for the others.",
+            "Initial weights: `best` (those of the best previous stage), `last` (the last weights of the previous stage) or "
+            "`scratch` (the model in the settings). Default: `scratch` for the first stage, `best` for the others.",
             'from = "last"',
         ),
         Key(
             "settings",
             Value(("table",), {}),
-            "Ultralytics settings for this stage. They override those of the plan.",
+            "Ultralytics settings for this stage. They override those in `[settings]`.",
             "settings = { imgsz = 640, epochs = 20 }",
         ),
         Key(
             "command",
             Value(("text", "texts"), []),
-            "For trainer `command`: the command for this stage. It replaces that of the plan.",
+            "For trainer `command`: the command for this stage, instead of that of the plan. `{weights}` stands for the initial "
+            "weights.",
             'command = "python train.py --size 640"',
         ),
         Key(
             "gate",
             Value(("table",), {}),
-            "What the stage must reach before the next one starts.",
+            "The result that the stage must reach, see `[stages.gate]`.",
             "gate = { at_least = 0.3 }",
         ),
         Key(
             "skip_if_oom",
             Value(_BOOL, default=False),
-            "Measure the memory need first, and skip the stage if it does not fit.",
+            "Measure the memory use in a short trial run first, and skip the stage if it does not fit.",
             "skip_if_oom = true",
         ),
     ),
@@ -178,14 +187,23 @@ STAGE = Table(
 
 GATE = Table(
     "stages.gate",
-    "What a stage must reach before the next one starts. Default: any value above zero.",
+    "The result that a stage must reach. If it does not, no further stage starts, and the run ends as `not-learned` (exit status "
+    "3). You can relax the gate and continue with `holdfast resume RUN PLAN.toml`. By default, any value above zero "
+    "passes, and so does a stage that reports no such metric.",
     (
-        Key("metric", Value(_TEXT, "mAP50-95"), "The metric to check.", 'metric = "mAP50"'),
+        Key(
+            "metric",
+            Value(_TEXT, "mAP50-95"),
+            "The metric to check: "
+            + ", ".join(f"`{name}`" for name in METRICS)
+            + ". Its best value in the stage is used.",
+            'metric = "mAP50"',
+        ),
         Key("at_least", Value(("number",), least=0), "The minimum value of the metric.", "at_least = 0.3"),
         Key(
             "must_improve",
             Value(_BOOL, default=False),
-            "The value must also be better than that of the best previous stage.",
+            "The mAP50-95 must also be higher than that of the best previous stage.",
             "must_improve = true",
         ),
     ),
@@ -194,8 +212,8 @@ GATE = Table(
 TABLES = (
     Table(
         "settings",
-        "Ultralytics settings for all stages, under their Ultralytics names; see [its documentation](https://docs.ultralytics.com/usage/cfg). "
-        "`model` and `data` are required.",
+        "[Ultralytics settings](https://docs.ultralytics.com/usage/cfg) for all stages, by their Ultralytics names. For trainer "
+        "`ultralytics`, `model` and `data` are required.",
         None,
         'model = "yolo11n.yaml"\ndata = "data.yaml"\nepochs = 50\nimgsz = 416\nbatch = 8\ndevice = "auto"',
     ),
@@ -208,36 +226,41 @@ TABLES = (
             Key(
                 "every",
                 Value(("whole",), 1, least=1),
-                "Validate every this many epochs; the last epoch is always validated.",
+                "Validate every N epochs; the last epoch is always validated.",
                 "every = 5",
             ),
             Key(
                 "batch",
                 Value(("whole",), least=1),
-                "Images per validation batch. Default: twice the training batch.",
+                "Images per validation batch. Default: that of Ultralytics, for detection twice the training batch.",
                 "batch = 4",
             ),
-            Key("max_det", Value(("whole",), least=1), "Maximum number of boxes per image.", "max_det = 100"),
+            Key(
+                "max_det",
+                Value(("whole",), least=1),
+                "Maximum number of boxes per image in validation. Default: the setting `max_det`.",
+                "max_det = 100",
+            ),
             Key(
                 "best_by",
                 Value(_TEXT, "fitness", choices=("fitness", "mAP50", "F1", "F2")),
-                "The metric that selects best.pt; the fitness of Ultralytics is mAP50-95.",
+                "The metric that selects best.pt; `fitness` is that of Ultralytics, mAP50-95.",
                 'best_by = "F2"',
             ),
             Key(
                 "on_cpu",
                 Value(_TEXT, "auto", choices=("auto", "always", "never")),
-                "Whether to validate best.pt again on the CPU at the end; `auto`: if the device is suspect.",
+                "Whether to validate best.pt again on the CPU at the end; `auto`: if a problem was found that a faulty device can cause.",
                 'on_cpu = "always"',
             ),
         ),
     ),
     Table(
         "clear_cache",
-        "How often to empty the device's memory cache; 0 means never.",
+        "How often to release the memory that the device has cached (`empty_cache`); 0 means never.",
         (
-            Key("epochs", Value(("whole",), 0, least=0), "Every this many epochs.", "epochs = 1"),
-            Key("steps", Value(("whole",), 0, least=0), "Every this many optimizer steps.", "steps = 200"),
+            Key("epochs", Value(("whole",), 0, least=0), "Release it every N epochs.", "epochs = 1"),
+            Key("steps", Value(("whole",), 0, least=0), "Release it every N optimizer steps.", "steps = 200"),
         ),
     ),
     Table(
@@ -247,92 +270,95 @@ TABLES = (
             Key(
                 "attempts",
                 Value(("whole",), 10, least=1, most=MAX_ATTEMPTS),
-                "Maximum number of times the training is started, per stage. Planned restarts do not count.",
+                "Maximum number of times that the training is started, per stage. Planned restarts (see `[policy]`) are not counted.",
                 "attempts = 20",
             ),
             Key(
                 "hours",
                 Value(("number",), least=0.0001, most=MAX_HOURS),
-                "Time limit for the whole run. It is then stopped with a snapshot and can be resumed.",
+                "Time limit for the whole run. At the limit, Holdfast takes a snapshot, if possible, and stops. `holdfast resume RUN --hours N` "
+                "continues with a higher limit.",
                 "hours = 10",
             ),
             Key(
                 "memory",
                 Value(("text", "whole", "number")),
-                "Memory limit for the training: `12 GB`, `11.5 GiB`, or a percentage of the machine's memory. Default: the "
-                "memory of the machine.",
+                "Memory that training may use: `12 GB`, `11.5 GiB`, or a percentage of the machine's memory. Checks, forecasts and "
+                "planned restarts observe this limit; it is not enforced by the system. Default: the memory of the machine.",
                 'memory = "80%"',
             ),
         ),
     ),
     Table(
         "policy",
-        "What Holdfast may change if a change is needed.",
+        "Which changes Holdfast may make after a failure, or to prevent one.",
         (
             Key(
                 "devices",
                 Value(("texts",), []),
-                "Devices in the order in which to try them. Default: the device in the settings, then the CPU.",
+                "Devices that may be used, in the order in which to try them. Default: the device in the settings, then the CPU.",
                 'devices = ["mps", "cpu"]',
             ),
             Key(
                 "may_change",
                 Value(("texts",)),
-                "The only settings that a remedy may change. Default: all except those in `never_change`.",
+                "The only settings that Holdfast may change. Default: all except those in `never_change`.",
                 'may_change = ["batch", "workers", "validation.batch"]',
             ),
             Key(
                 "never_change",
                 Value(("texts",), []),
-                "Settings that must never be changed.",
+                "Settings that Holdfast must never change.",
                 'never_change = ["imgsz", "device"]',
             ),
             Key(
                 "planned_restarts",
                 Value(_BOOL, default=True),
-                "Restart in a fresh process, from exactly the same point, before memory runs out.",
+                "Restart in a new process, from a snapshot, before memory runs out or to apply a remedy while training still runs.",
                 "planned_restarts = false",
             ),
         ),
     ),
     Table(
         "environment",
-        "Environment variables for the training. They override the existing ones.",
+        "Environment variables for the training process. They override variables that are already set.",
         None,
         'PYTORCH_ENABLE_MPS_FALLBACK = "1"\nOMP_NUM_THREADS = "4"',
     ),
     Table(
         "flags",
-        "For trainer `command`: the command's own flag for a setting that a remedy may change.",
+        "For trainer `command`: the flags that the command uses for settings that Holdfast may change.",
         None,
         'batch = "--bs"\nimgsz = "--size"',
     ),
     Table(
         "rules",
-        "The limits of a rule, and the highest `severity` it may report: `off`, `note`, `warn` or `fatal`. `holdfast rules` lists the rules.",
+        "Configuration of the rules that detect failures: the highest `severity` that a rule may report (`off`, `note`, `warn` or "
+        "`fatal`), and its limits (thresholds). `holdfast rules` lists the rules, and `holdfast rules ID` shows the limits of one.",
         None,
         'overfitting = { severity = "off" }\nloss-all-zero = { steps = 50 }',
     ),
     Table(
         "hang",
-        "When a lack of progress counts as a hang. All conditions must be met, and two stack dumps must be equal.",
+        "When training is considered to hang: there was no step, no batch and no output for longer than the times below, and two "
+        "stack dumps are identical. While the processes use the CPU, the time must be four times as long.",
         (
             Key(
                 "floor_s",
                 Value(("number",), 300.0, least=0, most=MAX_SECONDS),
-                "Minimum number of seconds without a step, a fetch or output.",
+                "Minimum time without a step, a batch or output, in seconds.",
                 "floor_s = 600",
             ),
             Key(
                 "start_floor_s",
                 Value(("number",), 900.0, least=0, most=MAX_SECONDS),
-                "The same before the first step: building a cache or compiling takes long and prints nothing.",
+                "The same before the first step, because building a cache or compiling can take long and print nothing.",
                 "start_floor_s = 1800",
             ),
             Key(
                 "factor",
                 Value(("number",), 10.0, least=1, most=MAX_SECONDS),
-                "Minimum as a multiple of the longest pause so far in this run.",
+                "Minimum time as a multiple of the longest pause so far, measured since the first step.",
                 "factor = 20",
             ),
             Key(

@@ -285,7 +285,7 @@ class Attempt:
         self._note(
             f"the training saves {path}, but starts over after a crash",
             f"""to resume from this file, start with --checkpoint {shell_quote(pattern)} --resume-with "--resume {{checkpoint}}" """
-            "(the arguments that your command takes for it); or resume at the exact batch, without a checkpoint, with two lines of "
+            "(the arguments that your command takes for it); or resume at the exact batch, without a checkpoint, with "
             "holdfast.guard (docs/guard.md)",
         )
 

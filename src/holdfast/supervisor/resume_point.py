@@ -24,7 +24,7 @@ UNKNOWN_COMMAND = (
     "Holdfast does not know how this command resumes from a checkpoint; "
     """specify it with --checkpoint 'GLOB' --resume-with "--resume {checkpoint}" """
 ).strip()
-PLAIN_LOOP = f"{UNKNOWN_COMMAND}; or put holdfast.guard around the loop: two lines, and it resumes at the exact batch (docs/guard.md)"
+PLAIN_LOOP = f"{UNKNOWN_COMMAND}; or wrap the loop in holdfast.guard to resume at the exact batch (docs/guard.md)"
 NO_LAST_PT = "it crashed before its first snapshot and before Ultralytics saved a last.pt"
 NO_STEP = "it had not completed a step"
 MAX_MATCHES = 10_000

@@ -1,22 +1,27 @@
-"""Two selections in Ultralytics' label assigner have different lengths, although they must be equal.
+"""Ultralytics' label assigner failed with a shape mismatch, caused by a bug in PyTorch's MPS backend.
 
-**What it means.** `TaskAlignedAssigner` (`ultralytics/utils/tal.py`) selects boxes twice with the same mask, and the
-Apple GPU returned a different number each time: `shape mismatch: value tensor of shape [18876] cannot be broadcast to
-indexing result of shape [35796]`. The step failed; the model is not damaged.
+**What it means.** `TaskAlignedAssigner` (`ultralytics/utils/tal.py`) indexes boxes twice with the same boolean mask.
+The Apple GPU returned a different number of boxes each time, which raises `shape mismatch: value tensor of shape
+[18876] cannot be broadcast to indexing result of shape [35796]`. The step failed; the model is not damaged.
 
-**Why it happens.** A boolean-indexing kernel of torch's MPS backend occasionally returns a wrong result when selections
-follow each other quickly. It happens at random, on any dataset, and sooner with many boxes per image. Seen on M4 since
-December 2025.
+**Why it happens.** A boolean-indexing kernel of PyTorch's MPS backend occasionally returns a wrong result when indexing
+operations run in quick succession. This happens at random, with any dataset, and is more likely with many boxes per
+image. It has been reported on M4 Macs since December 2025.
 
-**Where reports conclude wrongly.** "Rotation with mosaic causes it": mosaic and mixup increase the number of boxes, so
-the failure comes sooner; nothing implicates rotation. Because the failure is random, one run with a setting and one
-without it prove nothing: bisecting takes repeated trials of each.
+**Common misdiagnoses.** Rotation combined with mosaic is sometimes blamed. There is no evidence for this: mosaic and
+mixup only add boxes, which makes the failure more likely. Because the failure is random, comparing a single run with
+and without a setting proves nothing; repeat each configuration several times.
 
-**What to do.** Holdfast resumes from the last checkpoint, which is usually enough. Install the newest torch and
-ultralytics; run the assigner on the CPU (the rest stays on the GPU); use fewer boxes per image (mosaic, mixup); as a
-last resort, train with `device=cpu`.
+**What to do.** Holdfast resumes from the last checkpoint, which is usually enough. If the failure recurs, try the
+following in this order:
 
-**When it stays silent.** The same message raised outside `tal.py` is treated like any other exception.
+1. Upgrade torch and ultralytics.
+2. Run only the assigner on the CPU: set `assigner = "cpu"` in the plan. Everything else stays on the GPU.
+3. Lower `mosaic` and `mixup`, so that there are fewer boxes per image.
+4. Train with `device=cpu`.
+
+**When it is not reported.** If the same message is raised outside `tal.py`, it is reported as `python-exception`, like
+any other exception.
 
 Sources: ultralytics#22971, ultralytics#23853, ultralytics#24200, pytorch#181867, pytorch#178497, pytorch#178079.
 """
@@ -57,9 +62,9 @@ def judge(state: RunState) -> Finding | None:
         return None
     mps = on_mps(state)
     why = (
-        "a kernel of the Apple GPU (MPS) occasionally returns a wrong count; neither your data nor an augmentation is at fault"
+        "an MPS kernel occasionally returns a wrong count; neither your data nor an augmentation is the cause"
         if mps is not False
-        else "a known fault of the Apple GPU (MPS), where a kernel occasionally returns a wrong count; this run is not known to use it"
+        else "this is a known bug of the Apple GPU (MPS), but this run does not seem to use one"
     )
     return Finding(
         rule="assigner-shape-mismatch",
@@ -70,8 +75,8 @@ def judge(state: RunState) -> Finding | None:
         remedies=[
             "resume from the last checkpoint: the failure is random and usually does not recur",
             f"{newest_torch(state)}; update ultralytics too",
-            "run only the assigner on the CPU; the rest stays on the GPU",
-            "use fewer boxes per image to make it rarer: mosaic=0.5 mixup=0",
+            'run only the assigner on the CPU (in a plan: assigner = "cpu"); the rest stays on the GPU',
+            "use fewer boxes per image to make it less likely: mosaic=0.5 mixup=0",
             "train on the CPU: device=cpu",
         ],
     )
@@ -113,7 +118,11 @@ RULE = Rule(
             ],
             "fatal",
         ),
-        Case("from a log", [*unknown_machine(), *raises(_ERROR, through=_FRAMES)], "fatal"),
+        Case(
+            "read from a log file of an unknown machine",
+            [*unknown_machine(), *raises(_ERROR, through=_FRAMES)],
+            "fatal",
+        ),
         Case("the same message raised in user code", [*on_mac(), *raises(_ERROR)], None),
         Case(
             "caught and printed; the run succeeded",

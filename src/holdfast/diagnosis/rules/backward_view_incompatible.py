@@ -1,16 +1,18 @@
 """A backward pass on the Apple GPU cannot handle the memory layout of a gradient.
 
-**What it means.** `view size is not compatible with input tensor's size and stride`, raised inside the autograd engine
-and not by a `view` in your code. The backward of a layer on MPS assumes that its gradient is contiguous, and it is not.
+**What it means.** The error `view size is not compatible with input tensor's size and stride` was raised inside the
+autograd engine, not by a `view()` call in your code. The MPS backward kernel of a layer expects a contiguous gradient,
+but received a non-contiguous one.
 
-**Why it happens.** Convolutions on channels-last or transposed input in torch 2.5 to 2.7; batch normalization on
-channels-last input in later versions too. It happens in every run of the same model, in the first backward pass.
+**Why it happens.** In torch 2.5 to 2.7, this affects convolutions on channels-last or transposed input. Batch
+normalization on channels-last input is affected in later versions as well. It happens in every run of the same model,
+in the first backward pass.
 
-**What to do.** Install the newest torch. Until then, call `.contiguous()` on the input of the layer and do not use
+**What to do.** Install the newest torch. Until then, call `.contiguous()` on the input of the layer, and do not use
 `memory_format=torch.channels_last`.
 
-**When it stays silent.** If the traceback ends in a `view` in your own code (the advice `use .reshape` is right then),
-or if the run is known not to use the Apple GPU.
+**When it is not reported.** It is not reported if the traceback ends in a `view()` call in your own code (in that case,
+follow the message and use `.reshape()`), or if the run is known not to use the Apple GPU.
 
 Sources: pytorch#142344, pytorch#143196, pytorch#140902, pytorch#188371, ultralytics#17168.
 """
@@ -48,8 +50,8 @@ def judge(state: RunState) -> Finding | None:
         rule="backward-view-incompatible",
         severity="fatal",
         confidence="proven" if on_mps(state) else "likely",
-        message=f"The backward pass failed {describe_position(state.attempt)}: the backward of a layer on the Apple GPU (MPS) cannot "
-        "handle the memory layout of its gradient.",
+        message=f"The backward pass failed {describe_position(state.attempt)}: the MPS backward kernel of a layer "
+        "expects a contiguous gradient, but received a non-contiguous one.",
         evidence=[line, frames[-1]],
         remedies=[
             newer_torch(state, (2, 8)) or newest_torch(state),

@@ -1,17 +1,23 @@
 """The batch size has dropped to one or two samples.
 
-**What it means.** A backward pass used to see many samples and now sees one or two, step after step. Gradients are
-noise, normalization layers have nothing to average over, and the learning rate was chosen for a larger batch.
+**What it means.** Each backward pass used to process many samples and now processes one or two, step after step.
+Gradients are mostly noise, normalization layers have nothing to average over, and the learning rate was chosen for a
+larger batch.
 
-**Why it happens.** A retry after "out of memory" that halves the batch and never raises it again; a trainer that
-miscounts devices or accumulated batches; a sampler that runs out of samples; a dimension that was moved or dropped.
+**Why it happens.** Common causes are a retry after an out-of-memory error that halves the batch size and never raises
+it again, a trainer that miscounts devices or accumulated batches, a sampler that runs out of samples, or a batch
+dimension that was transposed or squeezed away.
 
-**What to do.** Print the shape of one batch. Set the batch size explicitly, and turn off automatic batch sizes.
+**What to do.** Print the shape of one batch. Set the batch size explicitly, and turn off automatic batch-size
+selection.
 
-**When it stays silent.** The last, partial batch of an epoch; batches of varying size (token buckets); batches that
-were small from the start; a smaller batch of more than two samples.
+**When it is reported.** It is reported as a `warn` after 20 consecutive steps with at most two samples per backward
+pass, if this is at most one eighth of the earlier batch size.
 
-Sources: huggingface/transformers#34204 (50 became 1).
+**When it is not reported.** The rule ignores the last, partial batch of an epoch, batches of varying size (token
+buckets), batches that were small from the start, and a reduced batch of more than two samples.
+
+Sources: huggingface/transformers#34204 (the batch size dropped from 50 to 1).
 """
 
 from __future__ import annotations
@@ -45,11 +51,11 @@ def judge(state: RunState) -> Finding | None:
         rule=ID,
         severity="warn",
         step=small.since,
-        message=f"Each backward pass has seen {now:g} sample{'s' if now != 1 else ''} since step {small.since}, down from {before:g}.",
+        message=f"Each backward pass has processed {now:g} sample{'s' if now != 1 else ''} since step {small.since}, down from {before:g}.",
         evidence=[f"{small.count} steps in a row from step {small.since} to step {small.until}"],
         remedies=[
-            "print the shape of one batch: a dimension may have been moved or dropped",
-            "set the batch size explicitly, and turn off automatic batch sizes",
+            "print the shape of one batch: the batch dimension may have been transposed or squeezed away",
+            "set the batch size explicitly, and turn off automatic batch-size selection",
         ],
     )
 

@@ -4,15 +4,19 @@
 batch and nothing else.
 
 **Why it happens.** `next(iter(loader))` inside the loop creates a new iterator each time and takes its first batch,
-which is always the same if nothing is shuffled or the seed is set again. A seed that is set inside the loop. A dataset
-that returns the same item for every index.
+which is always the same if the loader does not shuffle or if the seed is reset. Other causes are a seed that is reset
+inside the loop, or a dataset that returns the same item for every index.
 
 **What to do.** Iterate over the loader (`for batch in loader`), or create one iterator outside the loop. Set seeds
 once.
 
-**When it stays silent.** A loader with a single batch (each step then ends an epoch), even if several batches make one
-step. A batch that is fetched once and used many times counts once. Hashes cover only a part of each batch, so this rule
-only warns.
+**When it is reported.** It is reported after 20 identical batches in a row, or after 60 if there were different batches
+before.
+
+**When it is not reported.** The rule ignores loaders that yield one batch per epoch, including with gradient
+accumulation. Reusing one fetched batch for several steps is not counted as a repetition.
+
+**Severity.** Holdfast compares batches by a hash of a part of each batch, so the severity is never higher than `warn`.
 """
 
 from __future__ import annotations
@@ -46,10 +50,10 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule=ID,
         severity="warn",
-        message=f"The last {same} batches are identical: the model sees nothing else.",
+        message=f"The last {same} batches are identical: the model is trained on nothing else.",
         evidence=[
-            f"{same} equal hashes in a row, of {batches.hashed} hashed batches; {length}",
-            f"{batches.different} different batch{'es' if batches.different != 1 else ''} seen so far",
+            f"{same} batches in a row have the same hash, of {batches.hashed} hashed batches; {length}",
+            f"{batches.different} different batch{'es' if batches.different != 1 else ''} so far",
         ],
         remedies=[
             "iterate over the loader, or call iter(loader) once outside the loop: next(iter(loader)) starts over each time",
@@ -92,7 +96,7 @@ RULE = Rule(
         Case("a loader with a single batch", [*started(), *_epochs(40, 1, 1)], None),
         Case("four batches make one step and one epoch", [*started(), *_epochs(40, 4, 1)], None),
         Case(
-            "one hash in each window",
+            "only one batch is hashed in each group of steps",
             [*started(), *steps(1, batch="aa"), *(e for n in range(99) for e in _window(2 + 16 * n, 1, 1))],
             None,
         ),

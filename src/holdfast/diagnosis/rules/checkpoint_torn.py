@@ -1,18 +1,19 @@
 """A checkpoint file is incomplete or corrupt.
 
-**What it means.** A kill, a full disk or a crash interrupted the write, and the file cannot be loaded
-(`PytorchStreamReader failed reading zip archive: failed finding central directory`). `torch.save` writes directly to
-the final file, so the previous checkpoint of that name is lost as well.
+**What it means.** The file cannot be loaded (`PytorchStreamReader failed reading zip archive: failed finding central
+directory`), because a kill, a full disk or a crash interrupted the write. `torch.save` writes directly to the final
+file, so the previous checkpoint of that name is lost as well.
 
-**Why it happens.** The process was killed while it saved. It also happens with an interrupted download, and with a file
-that never was a checkpoint: `invalid load key, 'v'` is a Git LFS pointer (`version https://...`), `'<'` a web page.
+**Why it happens.** In most cases, the process was killed while it was saving. An interrupted download has the same
+effect, and so does a file that never was a checkpoint: `invalid load key, 'v'` means that the file is a Git LFS pointer
+(`version https://...`), and `invalid load key, '<'` means that it is an HTML page.
 
-**What to do.** Holdfast skips truncated files and resumes from the newest complete one; the files that an attempt saved
-are kept in its folder under `saved/`. For your own files: save or download the file again; save to a temporary name and
-rename.
+**What to do.** Holdfast skips truncated files and resumes from the newest complete one. A copy of the files saved by
+each attempt is in `attempts/<n>/saved/` in the run folder. To recover a file of your own, save or download it again. To
+prevent this, write to a temporary file and then call `os.replace()`.
 
-**A warning** is reported if Holdfast finds a truncated file among those that an attempt left, or skips one of its own
-snapshots because it is truncated.
+**Severity.** The severity is `fatal` if the process ended because it could not load the file. It is `warn` if Holdfast
+finds a truncated file among the files saved by an attempt, or skips one of its own snapshots because it is truncated.
 
 Sources: torch's `serialization.py` and `inline_container.cc`; Ultralytics writes `last.pt` in place.
 """
@@ -43,7 +44,7 @@ _PATTERNS = (
 _EMPTY_FILE = r"^EOFError(?:: Ran out of input)?$"
 _LOADING = re.compile(r"torch/serialization\.py\"|\btorch\.load\(")
 _KEY = re.compile(r"invalid load key, '(.*?)'")
-_NEVER_A_CHECKPOINT = {"v": "a Git LFS pointer", "<": "a web page"}
+_NEVER_A_CHECKPOINT = {"v": "a Git LFS pointer", "<": "an HTML page"}
 
 
 def judge(state: RunState) -> Finding | None:
@@ -69,13 +70,13 @@ def _report_unloadable(state: RunState, line: str) -> Finding:
     return Finding(
         rule="checkpoint-torn",
         severity="fatal",
-        message=f"The training failed {describe_position(state.attempt)}: the file it tried to load {what}.",
-        evidence=[line, *([f"this attempt was to resume from {checkpoint}"] if checkpoint else [])],
+        message=f"Training failed {describe_position(state.attempt)}: the file it tried to load {what}.",
+        evidence=[line, *([f"this attempt was supposed to resume from {checkpoint}"] if checkpoint else [])],
         remedies=[
             *(["git lfs pull"] if other == "a Git LFS pointer" else []),
             "resume from an older file: the files that each attempt saved are under attempts/<n>/saved/ in the run folder",
-            "if it was downloaded: delete it and download it again",
-            "save to a temporary name and rename, so that a kill cannot truncate the file",
+            "if the file was downloaded, delete it and download it again",
+            "write to a temporary file and then call os.replace(), so that a kill cannot truncate the file",
         ],
     )
 
@@ -99,7 +100,9 @@ def _report_skipped_snapshot(snapshot: events.SnapshotCorrupt) -> Finding:
         severity="warn",
         message=f"The snapshot {snapshot.path} is incomplete and was skipped: {snapshot.why}.",
         evidence=[f"{snapshot.path}: {snapshot.why}"],
-        remedies=["nothing to do: the training resumes from the previous snapshot; check the disk if it happens again"],
+        remedies=[
+            "no action is needed: the run resumes from the previous snapshot; check the disk if it happens again"
+        ],
     )
 
 
@@ -176,7 +179,7 @@ RULE = Rule(
             None,
         ),
         Case(
-            "the training itself skipped a corrupt file",
+            "the script itself skipped a corrupt file",
             [*started(), *ended(0, words=["PytorchStreamReader failed reading zip archive: trying the backup"])],
             None,
         ),

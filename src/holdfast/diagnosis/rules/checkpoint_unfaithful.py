@@ -1,18 +1,22 @@
 """A checkpoint does not contain the trained weights.
 
-**What it means.** The weights passed to `torch.save` are neither the live weights, nor a cast or an average of them, nor
-earlier live weights, nor close to any of these; or they contain values that are not finite. The training may be fine
-and its result lost.
+**What it means.** The saved tensors match neither the model's current weights nor an expected variant of them (a
+different dtype, a moving average, an earlier state), or they contain NaN or Inf. Training itself may have worked, but
+its result is lost.
 
-**Why it happens.** A state that was gathered, renamed, merged or quantized incorrectly before saving; a new or old
-model object that is saved instead of the trained one; weights that became NaN before they were saved.
+**Why it happens.** Either a state dict was gathered, renamed, merged or quantized incorrectly before it was saved, or a
+different model instance (freshly created, or an outdated copy) was saved instead of the trained one, or the weights
+became NaN before they were saved.
 
-**What to do.** Save `model.state_dict()` of the model that the optimizer trains, load it again, and compare one tensor.
-Go back to the last checkpoint that is finite.
+**What to do.** Save `model.state_dict()` of the model that the optimizer trains, load it again, and check with
+`torch.equal()` that one tensor matches the model in memory. Resume from the last checkpoint without NaN or Inf; the
+report lists the usable checkpoints.
 
-**When it stays silent.** Best weights that were copied earlier and saved later, half-precision copies, moving averages,
-another model that was trained before, files without weights. Non-finite values are fatal only if the newest checkpoint
-of a finished run contains them.
+**When it is not reported.** It is not reported for copies of the best weights that are saved later, half-precision
+copies, moving averages, a previously trained model, and files without weights.
+
+**Severity.** The severity is `fatal` if the newest checkpoint of a finished run contains NaN or Inf, and `warn`
+otherwise.
 
 Sources: huggingface/transformers#29903.
 """
@@ -44,13 +48,11 @@ def judge(state: RunState) -> Finding | None:
             rule=ID,
             severity="fatal" if attempt.finished else "warn",
             corrupt_from=newest.step,
-            message=f"{path} contains weights that are not finite.",
-            evidence=[
-                f"saved after step {newest.step}: NaN or infinity in {newest.nonfinite} of {newest.compared} tensors"
-            ],
+            message=f"{path} contains weights that are NaN or Inf.",
+            evidence=[f"saved after step {newest.step}: NaN or Inf in {newest.nonfinite} of {newest.compared} tensors"],
             remedies=[
                 "go back to an earlier checkpoint",
-                "find out when the loss or a gradient stopped being finite",
+                "find the first step at which the loss or a gradient was NaN or Inf",
             ],
         )
     return Finding(
@@ -59,14 +61,14 @@ def judge(state: RunState) -> Finding | None:
         message=f"{path} does not contain the weights that are being trained.",
         evidence=[
             (
-                f"saved after step {newest.step}: of {newest.compared} tensors compared, these differ from the live weights: "
+                f"saved after step {newest.step}: of {newest.compared} tensors compared, these differ from the model's weights: "
                 f"{', '.join(newest.differing[:5])}"
             ),
-            "they are not a cast, a known average, earlier live weights, or close to the live weights",
+            "they are not a conversion to a different dtype, a known average, an earlier state, or close to the model's weights",
         ],
         remedies=[
             "save model.state_dict() of the model that the optimizer trains",
-            "load the file again and compare one tensor with the live one before you rely on it",
+            "load the file again and compare one tensor with that of the model in memory (torch.equal)",
         ],
     )
 
@@ -87,6 +89,14 @@ def _saved(matches: str, *, nonfinite: int = 0, compared: int = 4, step: int = 1
     ]
 
 
+_EXPECTED = {
+    "equal": "equal to the current weights",
+    "cast": "the current weights in a different dtype",
+    "average": "a known average of the weights",
+    "earlier": "the weights of an earlier step",
+    "near": "close to the current weights",
+}
+
 RULE = Rule(
     id=ID,
     kind="proof",
@@ -98,8 +108,8 @@ RULE = Rule(
         Case("NaN in the last checkpoint", [*started(), *steps(10), *_saved("equal", nonfinite=2), *ended(0)], "fatal"),
         Case("NaN in an intermediate checkpoint", [*started(), *steps(10), *_saved("equal", nonfinite=2)], "warn"),
         *(
-            Case(f"saved weights: {how}", [*started(), *steps(10), *_saved(how), *ended(0)], None)
-            for how in ("equal", "cast", "average", "earlier", "near")
+            Case(f"the saved weights are {what}", [*started(), *steps(10), *_saved(how), *ended(0)], None)
+            for how, what in _EXPECTED.items()
         ),
         Case("no weights in the file", [*started(), *_saved("not compared", compared=0), *ended(0)], None),
     ],

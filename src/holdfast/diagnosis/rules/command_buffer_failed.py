@@ -1,18 +1,21 @@
-"""The Apple GPU aborted work, and the training continued without its results.
+"""The Apple GPU aborted work, and training continued without the results.
 
-**What it means.** `Error: command buffer exited with error status. The Metal Performance Shaders operations encoded on
-it may not have completed.` torch does not raise an exception: the tensors contain whatever was in memory, and the model
-keeps learning from it. Trainings that continued to the end produced useless models; others hit NaN or impossible counts
-soon after.
+**What it means.** Metal printed `Error: command buffer exited with error status. The Metal Performance Shaders
+operations encoded on it may not have completed.` PyTorch does not raise an exception: the tensors contain whatever was
+in memory, and the model keeps learning from it. Training runs that continued to the end produced useless models; others
+failed soon afterwards with NaN or invalid index counts.
 
-**Why it happens.** The system took the GPU away (a time limit, a display that needs it), its memory ran out
-(`kIOGPUCommandBufferCallbackErrorOutOfMemory`), or a kernel failed.
+**Why it happens.** macOS preempted the GPU work (because it exceeded a time limit, or because the display needed the
+GPU), the GPU ran out of memory (`kIOGPUCommandBufferCallbackErrorOutOfMemory`), or a kernel failed.
 
-**What to do.** Stop immediately and resume from a checkpoint that was saved before the message; Holdfast does both. If
-it happens again, use a smaller batch, run nothing else on the GPU, and install a newer torch and macOS.
+**What to do.** Stop the run immediately and resume from a checkpoint that was saved before the message; Holdfast does
+both. If it happens again, use a smaller batch, run nothing else on the GPU, and install a newer torch and macOS.
 
-**When it stays silent.** On machines that are not Macs. Metal writes to stderr: the same text on stdout is only a
-warning and stops nothing, because a training may quote it.
+**When it is not reported.** It is not reported on machines that are not Macs, or if the run is known not to use the
+Apple GPU.
+
+**Severity.** The severity is `fatal`, and Holdfast stops the run. Metal writes to stderr; if the same text appears on
+stdout, the severity is only `warn`, because a script may print it for other reasons.
 
 Sources: pytorch#123171, pytorch#125954, pytorch#193571, apple/tensorflow_macos#202, OpenSplat#198.
 """
@@ -59,10 +62,10 @@ def judge(state: RunState) -> Finding | None:
         corrupt_from=attempt.last_step,
         message=f"The Apple GPU aborted work {describe_position(attempt)}"
         + (" because it ran out of memory" if out_of_memory else "")
-        + ": everything the model learned since then is based on numbers that were never computed.",
+        + ": the model has been trained on invalid values since then.",
         evidence=[text, f"printed {count} time{'s' if count != 1 else ''}"],
         remedies=[
-            "resume from a checkpoint saved before it",
+            "resume from a checkpoint saved before this message",
             "use a smaller batch or image size: work that takes too long or too much memory is aborted",
             "run no other heavy work on the GPU at the same time",
             f"{newest_torch(state)}; update macOS too",
@@ -95,7 +98,7 @@ RULE = Rule(
         Case("out of memory", [*on_mac(), *losses(1.0), *printed(ID, _OUT_OF_MEMORY)], "fatal"),
         Case("in a log of unknown origin", [*unknown_machine(), *printed(ID, _ERROR, stream="log")], "fatal"),
         Case(
-            "failed soon after because of the wrong values",
+            "failed soon afterwards because of invalid values",
             [
                 *on_mac(),
                 *losses(1.0),
@@ -103,9 +106,13 @@ RULE = Rule(
             ],
             "fatal",
         ),
-        Case("quoted on stdout", [*on_mac(), *losses(1.0), *printed(ID, f"doc: {_ERROR}", stream="stdout")], "warn"),
-        Case("quoted on a machine that is not a Mac", [*started(), *trains(), *printed(ID, _ERROR)], None),
-        Case("quoted by a training on CUDA", [*unknown_machine(), *device("cuda:0"), *printed(ID, _ERROR)], None),
+        Case(
+            "the same text on stdout",
+            [*on_mac(), *losses(1.0), *printed(ID, f"doc: {_ERROR}", stream="stdout")],
+            "warn",
+        ),
+        Case("the same text on a machine that is not a Mac", [*started(), *trains(), *printed(ID, _ERROR)], None),
+        Case("the same text in a run on CUDA", [*unknown_machine(), *device("cuda:0"), *printed(ID, _ERROR)], None),
         Case(
             "a line that belongs to another rule",
             [*on_mac(), *printed("nms-cut-short", "NMS time limit 2.100s exceeded")],

@@ -1,14 +1,14 @@
-"""Two threads used the Apple GPU at once, and Metal aborted the process.
+"""Two threads used the Apple GPU at the same time, and Metal aborted the process.
 
-**What it means.** ``failed assertion `commit an already committed command buffer'``, then SIGABRT (exit status 134).
-Work was added to a command buffer that had already been committed.
+**What it means.** Metal reported ``failed assertion `commit an already committed command buffer'`` and aborted the
+process (SIGABRT, exit status 134). Work was added to a command buffer that had already been committed.
 
-**Why it happens.** torch keeps one command buffer per stream, and up to 2.13 several places change it without waiting
-for other threads: a preview, a logger or an evaluation in its own thread, memory pinning, or operators that fall back
-to the CPU in between (`PYTORCH_ENABLE_MPS_FALLBACK=1`). The timing is random.
+**Why it happens.** PyTorch keeps one command buffer per stream. In torch 2.13 and earlier, some code paths modify it
+without synchronization. Typical triggers are a preview, logger or evaluation in another thread, pinned memory, and
+operators that fall back to the CPU (`PYTORCH_ENABLE_MPS_FALLBACK=1`). The timing is random.
 
-**What to do.** Use the GPU from one thread only: no background evaluation or preview, `num_workers=0`, no pinned
-memory. Do not use the CPU fallback. Install torch 2.14 or newer.
+**What to do.** Use the GPU from one thread only: do not run an evaluation or preview in the background, set
+`num_workers=0`, and do not pin memory. Do not use the CPU fallback. Install torch 2.14 or newer.
 
 Sources: pytorch#108996, pytorch#197805, pytorch#197836, AUTOMATIC1111/stable-diffusion-webui#11749.
 """
@@ -85,11 +85,11 @@ RULE = Rule(
             "fatal",
         ),
         Case(
-            "quoted; the training raised something else",
+            "printed; the script raised a different exception",
             [*on_mac(), *ended(1, words=[f"known issue: {_COMMITTED}", *TRACEBACK, "ValueError: no"])],
             None,
         ),
-        Case("another abort", [*on_mac(), *ended(signal="SIGABRT", words=["assertion failed"])], None),
-        Case("quoted; the run succeeded", [*on_mac(), *ended(0, words=[_COMMITTED])], None),
+        Case("a different abort", [*on_mac(), *ended(signal="SIGABRT", words=["assertion failed"])], None),
+        Case("printed; the run succeeded", [*on_mac(), *ended(0, words=[_COMMITTED])], None),
     ],
 )

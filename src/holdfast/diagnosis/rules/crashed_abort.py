@@ -1,13 +1,16 @@
-"""The training aborted itself (SIGABRT or a trap).
+"""The training process aborted (SIGABRT, SIGTRAP or a similar signal).
 
-**What it means.** Native code hit an error that it could not recover from, printed a message and aborted the process.
-The last lines on stderr name the cause.
+**What it means.** Native code encountered an error that it could not recover from, printed a message and aborted the
+process. The last lines on stderr usually name the cause.
 
-**Why it happens.** An uncaught C++ exception, a failed assertion in a driver, corrupted memory. Some aborts are
-recognized by their message and have their own rule, which then names the cause: `openmp-duplicate`,
-`command-buffer-reused`, `fork-after-metal`.
+**Why it happens.** Common causes are an uncaught C++ exception, a failed assertion in a driver, or corrupted memory.
+Some aborts are recognized by their message and have their own rule, which names the cause: `openmp-duplicate`,
+`command-buffer-reused` and `fork-after-metal`.
 
-**What to do.** Read the last lines of output; they are in the evidence of the finding and in the attempt's stderr.log.
+**What to do.** Read the last lines of the output. They are shown in the report and stored in `attempts/<n>/stderr.log`
+in the run folder.
+
+**When it is reported.** It is reported for SIGABRT, SIGILL, SIGFPE, SIGTRAP and SIGSYS.
 
 Sources: pytorch#108996, pytorch#197805, faiss-wheels#73.
 """
@@ -40,7 +43,7 @@ def judge(state: RunState) -> Finding | None:
         message=f"Native code aborted ({signal}) {describe_position(state.attempt)}."
         + (f" Last output: {lines[-1]}" if lines else ""),
         evidence=[f"terminated by {signal}", *quote_evidence(failure), *lines],
-        remedies=["read the last lines of output: they name the error"],
+        remedies=["read the last lines of the output: they usually name the error"],
     )
 
 

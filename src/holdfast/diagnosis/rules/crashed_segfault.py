@@ -1,13 +1,15 @@
-"""The training crashed on an invalid memory access (SIGSEGV or SIGBUS).
+"""The training process crashed on an invalid memory access (SIGSEGV or SIGBUS).
 
-**What it means.** Native code failed, not Python: an extension, a driver, or torch itself. There is no traceback.
+**What it means.** The crash occurred in native code, not in Python: in an extension, a driver, or PyTorch itself. There
+is no Python traceback.
 
-**Why it happens.** Two OpenMP runtimes in one process (torch with FAISS on macOS; `openmp-duplicate` names it if there
-is evidence for it), an extension built for another version of torch, a full `/dev/shm` (SIGBUS, with DataLoader
-workers), a broken driver.
+**Why it happens.** Common causes are two OpenMP runtimes in one process (for example torch and FAISS on macOS; reported
+as `openmp-duplicate` if it can be identified), an extension built for a different version of torch, a full `/dev/shm`
+(SIGBUS, with DataLoader workers), or a faulty driver.
 
-**What to do.** With SIGBUS and DataLoader workers: provide more shared memory, or use workers=0. Otherwise run with
-`python -X faulthandler` to see the Python line, and look for the extension in it.
+**What to do.** If the signal is SIGBUS and you use DataLoader workers, provide more shared memory, or use
+`num_workers=0`. Otherwise run with `python -X faulthandler` to get the Python traceback; the innermost frame shows
+which extension was called.
 
 Sources: faiss-wheels#73, pytorch#149201.
 """
@@ -37,9 +39,9 @@ def judge(state: RunState) -> Finding | None:
         message=f"Native code crashed ({signal}) {describe_position(state.attempt)}.",
         evidence=[f"terminated by {signal}", *quote_evidence(failure), *failure.last_lines[-2:]],
         remedies=[
-            "find the Python line: python -X faulthandler ...",
+            "get the Python traceback: python -X faulthandler ...",
             "if another library that uses OpenMP (FAISS, scikit-learn) is loaded, run it in a separate process",
-            "with SIGBUS and DataLoader workers: more space in /dev/shm, or workers=0",
+            "with SIGBUS and DataLoader workers, provide more space in /dev/shm, or use num_workers=0",
         ],
     )
 

@@ -1,23 +1,25 @@
-"""The device ran out of memory, and torch raised an exception.
+"""The device ran out of memory, and PyTorch raised an exception.
 
 **What it means.** An allocation on the GPU (or of a CPU tensor) failed with an exception. Nothing is corrupt; the step
-did not fit.
+did not fit in memory.
 
-**Why it happens.** A batch or image that is too large, a graph that is kept alive (`total += loss` without `.item()`),
-fragmentation, another program on the same device, or the watermark limit on MPS. The numbers in the message tell these
-apart, and the finding names the cause that they point to: on MPS, "other allocations" is the memory that the driver
-keeps in addition to the tensors (compiled graphs, one set for each new shape); on CUDA, "reserved but unallocated" is
-the memory that fragmentation keeps from being used.
+**Why it happens.** Common causes are a batch or image that is too large, an autograd graph that is kept alive (`total
++= loss` without `.item()`), fragmentation, another program on the same device, or the watermark limit on MPS. The
+finding uses the numbers in the message to name the likely cause. On MPS, "other allocations" is the memory that the
+driver uses in addition to the tensors (compiled graphs, one set for each new shape). On CUDA, "reserved but
+unallocated" is memory that cannot be used because of fragmentation.
 
-**What to do.** Half the micro-batch with twice the accumulation keeps the effective batch. If the driver uses most of
-the memory, use inputs of a fixed shape, and start a fresh process every few epochs.
-`PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0`, which torch's own message suggests, is the last resort: it removes the limit and
-its protection, and the system then swaps or kills the process.
+**What to do.** Halve the micro-batch size and double gradient accumulation; the effective batch size stays the same. If
+the driver uses most of the memory, use inputs of a fixed shape, and restart from a checkpoint in a new process every
+few epochs. PyTorch's error message suggests `PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0`. Use it only as a last resort: it
+removes the limit and its protection, and the system then swaps or kills the process.
 
-**Where reports conclude wrongly.** "No such error, so it was not memory": the default limit on MPS is 1.7 times the
-recommended working set, which is more than many Macs have; these swap and get killed instead of raising an exception.
+**Common misdiagnoses.** The absence of this error does not rule out a lack of memory. The default limit on MPS is 1.7
+times the recommended working set size, which exceeds the physical memory of many Macs; the system then swaps and kills
+the process instead.
 
-**A note** is reported if Ultralytics ran out of memory in its first epoch and reduced the batch automatically.
+**Severity.** The severity is `fatal`. If Ultralytics ran out of memory in its first epoch and reduced the batch size by
+itself, this is reported as a `note`.
 
 Sources: pytorch#130112, pytorch#105839, pytorch#152351; `ultralytics/engine/trainer.py`.
 """
@@ -54,12 +56,12 @@ _RESERVED = re.compile(rf"{_SIZE} is allocated by PyTorch, and {_SIZE} is reserv
 _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 _MUCH_UNUSED = 0.2
 
-_DRIVER = "the driver uses more memory than the tensors: give all inputs the same shape, and start a fresh process every few epochs"
+_DRIVER = "the driver uses more memory than the tensors: give all inputs the same shape, and restart in a new process every few epochs"
 _FRAGMENTED = "much memory is reserved but unused: export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _USE_LESS = (
-    "halve the batch and double gradient accumulation: the effective batch stays the same",
+    "halve the batch size and double gradient accumulation: the effective batch size stays the same",
     "use a smaller image size",
-    "look for a graph that is kept alive: sum losses as loss.item()",
+    "look for an autograd graph that is kept alive: sum losses with loss.item()",
 )
 _REMOVE_LIMIT = "as a last resort, PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0: without the limit the system swaps or kills the process instead"
 
@@ -104,9 +106,9 @@ def _report_smaller_batch(text: str) -> Finding:
     return Finding(
         rule=ID,
         severity="note",
-        message="The first epoch did not fit in the device's memory, and Ultralytics reduced the batch automatically.",
+        message="The first epoch did not fit in the device's memory, and Ultralytics reduced the batch size by itself.",
         evidence=[text],
-        remedies=["set the smaller batch yourself, so that runs stay comparable"],
+        remedies=["set the smaller batch size explicitly, so that runs stay comparable"],
     )
 
 
@@ -179,6 +181,6 @@ RULE = Rule(
             [*started(), *ended(1, words=[*TRACEBACK, _CUDA_ERROR, "skipped a batch", *TRACEBACK, "ValueError: no"])],
             None,
         ),
-        Case("another exception", [*started(), *ended(1, words=[*TRACEBACK, "ValueError: no"])], None),
+        Case("a different exception", [*started(), *ended(1, words=[*TRACEBACK, "ValueError: no"])], None),
     ],
 )

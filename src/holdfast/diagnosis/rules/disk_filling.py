@@ -1,17 +1,19 @@
-"""The disk will be full before the training is done.
+"""The disk will be full before training is done.
 
-**What it means.** Free space on the disk of the run folder falls steadily. When nothing is left, the next checkpoint is
-truncated and the training fails.
+**What it means.** Free space on the disk of the run folder decreases steadily. When no space is left, the next
+checkpoint is truncated and training fails.
 
-**Why it happens.** Every epoch's checkpoint is kept (`save_period=1`), logs or cached features are written in every
-step, swap files grow on a Mac's only disk, or another program writes.
+**Why it happens.** The checkpoint of every epoch is kept (`save_period=1`), logs or cached features are written in
+every step, swap files grow on a Mac's only disk, or another program fills the disk.
 
 **What to do.** Keep only the best and the last checkpoint, delete old runs, or write to a larger disk.
 
-**What it needs.** Samples of free space. The rule reports if the disk is forecast to be full before the planned end, or
-within twelve hours if no end is known, and no further ahead than three times the observed time (only the observed time
-itself before four epochs are done); and immediately below 500 MB. Free space that falls and then stops, recovers now
-and then, or falls in single jumps is ignored.
+**When it is reported.** It is reported if the disk is forecast to be full before the planned end of the run, or within
+12 hours if the end is not known. A forecast extends at most 3 times as far ahead as the period observed so far (1.5
+times before four epochs have finished). Less than 500 MB of free space is always reported.
+
+**When it is not reported.** It is not reported if free space stops decreasing, recovers from time to time, or drops
+only once.
 """
 
 from __future__ import annotations
@@ -58,8 +60,8 @@ def judge(state: RunState) -> Finding | None:
     span = f"{duration(forecast.earliest - trend.until)} to {duration(forecast.latest - trend.until)}"
     return _finding(
         state.attempt,
-        f"Free disk space falls by {size(trend.rate * 3600.0)} per hour: the disk is full in about {duration(time_to_full)} ({span})"
-        + ("." if left is None else f"; the training needs about {duration(left)} more."),
+        f"Free disk space decreases by {size(trend.rate * 3600.0)} per hour: the disk will be full in about {duration(time_to_full)} ({span})"
+        + ("." if left is None else f"; the run needs about {duration(left)} more."),
         free,
         f"free: {size(earlier)} earlier, {size(free)} now; observed for {duration(trend.until - trend.since)}",
     )
@@ -86,7 +88,7 @@ def _finding(attempt: AttemptState, message: str, free: int, *details: str) -> F
         remedies=[
             *(["keep only the best and the last checkpoint (Ultralytics: save_period=-1)"] if many else []),
             "delete the files of old runs",
-            "write to a larger disk: --dir for the run folder, and the training's own output folder",
+            "write to a larger disk: --dir for the run folder, and the output folder of your script",
         ],
     )
 
@@ -103,7 +105,7 @@ RULE = Rule(
         Case("full within hours, planned end unknown", memory_history(disk=lambda part: 30.0 - 20.0 * part), "warn"),
         Case("every epoch's checkpoint is kept", memory_history(disk=lambda part: 20.0 - 0.6 * int(part * 24)), "warn"),
         Case("almost full already", memory_history(samples=4, disk=0.3), "warn"),
-        Case("the training ends first", memory_history(planned=26, disk=lambda part: 30.0 - 20.0 * part), None),
+        Case("the run ends first", memory_history(planned=26, disk=lambda part: 30.0 - 20.0 * part), None),
         Case(
             "free space falls, then stops falling",
             memory_history(disk=lambda part: 30.0 - 12.0 * min(1.0, part * 8)),

@@ -1,14 +1,14 @@
 """The disk is full.
 
-**What it means.** The training could not write a checkpoint, a cache or a log. A checkpoint that was being written is
-truncated.
+**What it means.** The training process could not write a checkpoint, a cache or a log. A checkpoint that was being
+written is truncated.
 
-**Why the words differ.** `No space left on device` comes from the operating system. A disk that fills up during
-`torch.save` shows as `PytorchStreamWriter failed writing file`, or as `unexpected pos 128 vs 22` when the archive is
-closed afterwards.
+**How it appears.** The operating system reports `No space left on device`. If the disk fills up during `torch.save`,
+the error is `PytorchStreamWriter failed writing file`, or `unexpected pos 128 vs 22` when the archive is closed
+afterwards.
 
-**What to do.** Free some space, then run `holdfast resume`. Holdfast does not restart automatically: the training would
-fail the same way.
+**What to do.** Free some disk space, then run `holdfast resume`. Holdfast does not restart the run by itself, because
+it would fail the same way.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="disk-full",
         severity="fatal",
-        message=f"The disk was full, and the training could not write {describe_position(state.attempt)}.",
+        message=f"The disk was full, and a file could not be written {describe_position(state.attempt)}.",
         evidence=[line, *free],
         remedies=["free some disk space, then: holdfast resume"],
     )
@@ -83,6 +83,6 @@ RULE = Rule(
             [*started(), *ended(0, words=["OSError: [Errno 28] No space left on device"])],
             None,
         ),
-        Case("another error", [*started(), *ended(1, words=[*TRACEBACK, "OSError: [Errno 2] No such file"])], None),
+        Case("a different error", [*started(), *ended(1, words=[*TRACEBACK, "OSError: [Errno 2] No such file"])], None),
     ],
 )

@@ -1,20 +1,28 @@
-"""The device's driver uses many times the memory of the training's tensors, and keeps growing.
+"""The device's driver uses many times the memory of the tensors, and keeps growing.
 
-**What it means.** Tensors take a few hundred MB, while the driver or the caching allocator uses gigabytes and keeps
-growing. On a Mac this is the machine's own memory: it swaps, and a step takes sixteen seconds instead of half a second.
-Resident memory does not show it.
+**What it means.** Tensors take a few hundred MB, while the driver or the caching allocator uses several GB and keeps
+growing. On a Mac, the GPU shares main memory, so the machine starts swapping; in one reported case, a step took 16 s
+instead of 0.5 s. The resident memory of the process does not show this.
 
-**Why it happens.** MPS keeps a compiled graph for every input shape it has seen, without a bound; batches of ever new
-shapes (the last batch of an epoch, multi-scale training, rectangular images, text of any length) each add one. On CUDA
-the caching allocator fragments when sizes change all the time.
+**Why it happens.** MPS keeps a compiled graph for every input shape it has received, without an upper limit. Batches
+whose shape keeps changing (the last batch of an epoch, multi-scale training, rectangular images, variable-length text)
+each add one. On CUDA, the caching allocator fragments if sizes change all the time.
 
-**What to do.** Keep shapes fixed: drop the last batch, pad to a few sizes. Then empty the cache after optimizer steps,
-cap both watermarks, and as a last resort resume in a fresh process every few epochs.
+**What to do.** Try the following in this order:
 
-**What it needs.** The probe's readings of device memory over some time. The rule reports if the driver uses more than 2
-GiB and more than eight times the memory of the tensors (their peak, if the device provides it), and either still grows
-or makes the machine swap. Growth in the first four epochs (in the first ten minutes if no data loader is seen) does not
-count, and caches that have stopped growing are ignored.
+1. Keep shapes fixed: drop the last batch (`drop_last=True`), and pad inputs to a few sizes.
+2. Call `torch.mps.empty_cache()` after optimizer steps (in a plan: `steps = N` under `[clear_cache]`).
+3. On MPS, set both `PYTORCH_MPS_HIGH_WATERMARK_RATIO=1.0` and `PYTORCH_MPS_LOW_WATERMARK_RATIO=0.8`.
+4. Resume from the last checkpoint in a new process every few epochs.
+
+**When it is reported.** It is reported if the driver uses more than 2 GiB and more than eight times the memory of the
+tensors (their peak, if the device provides it), and one of these conditions is met:
+
+- The memory of the driver is still growing. Growth is ignored until four epochs have finished, or for the first ten
+  minutes if Holdfast cannot observe a `DataLoader`.
+- On MPS, the driver uses at least half of the machine's memory, and swap usage has grown by at least 2 GiB.
+
+**When it is not reported.** It is not reported for caches that have stopped growing, unless the machine swaps.
 
 Sources: ultralytics#24065 (torch 2.9.1: 0.37 GB of tensors, 12 to 13 GB in the driver, 24 GB in swap),
 ultralytics#22621, ultralytics#24222, pytorch#181213.
@@ -105,10 +113,10 @@ def _remedies(*, memory_is_shared: bool) -> list[str]:
     return [
         shapes,
         "use a smaller batch or image size",
-        "switch off dataset caching and plots (Ultralytics: cache=False plots=False), and make validation lighter",
+        "switch off dataset caching and plots (Ultralytics: cache=False plots=False), and use a smaller validation batch",
         "call torch.mps.empty_cache() after optimizer steps",
-        "cap both watermarks before torch is imported: PYTORCH_MPS_HIGH_WATERMARK_RATIO=1.0 PYTORCH_MPS_LOW_WATERMARK_RATIO=0.8",
-        "resume in a fresh process from the last checkpoint every few epochs",
+        "set both watermarks before torch is imported: PYTORCH_MPS_HIGH_WATERMARK_RATIO=1.0 PYTORCH_MPS_LOW_WATERMARK_RATIO=0.8",
+        "resume from the last checkpoint in a new process every few epochs",
     ]
 
 

@@ -1,25 +1,44 @@
 """An epoch, or a long series of steps, takes many times as long as before.
 
-**What it means.** The training continues, but extremely slowly: what took a quarter of an hour takes half a day. The
-finding describes what the machine did in that time, and so tells the causes apart.
+**What it means.** Training continues, but extremely slowly: an epoch that took a quarter of an hour takes half a day.
+The finding includes machine statistics for that period, which help to identify the cause.
 
-**Why it happens.** Memory ran out and the machine swaps (on a Mac often because of the GPU driver's memory, which
-resident memory does not show); batches arrive late; another program uses the CPU; an evaluation or a save takes longer;
-the machine slept; or it throttles because it is hot or on battery.
+**Why it happens.** Common causes are a lack of memory, so that the machine swaps (on a Mac often because of memory used
+by the GPU driver, which the resident memory of the process does not include), slow data loading, another program that
+uses the CPU, an evaluation or a save that takes longer than before, a machine that slept, or one that throttles because
+it is hot or runs on battery.
 
-**What to do.** It depends on the cause; the finding lists the remedies.
+**What to do.** The finding names the cause if it can be identified:
 
-**What it needs.** Three earlier epochs, of which the first does not count (it compiles and fills caches), then an epoch
-that takes three times their median and at least ten seconds more. Without epochs, or within a long one: two consecutive
-windows of at least a minute each, compared with four before them. Evaluation, saving and suspension do not count
-towards an epoch's time. It is a warning if the cause is known, or if an epoch with the same number of batches took five
-times as long for no visible reason. It is a note if the machine slept, if one long pause explains it, if other programs
-took less than a minute, or if a step may have more to do than before (longer texts, larger images, layers that are no
-longer frozen). If only the times of epochs are known, as in a foreign log, the cause is unknown, and the finding states
-that.
+- The machine swapped: use a smaller batch with more gradient accumulation, close other programs, and turn off dataset
+  caching (`cache=False`).
+- Data loading was slow: use more `DataLoader` workers, cache the data on a local disk, and check the disk or network
+  that the data comes from.
+- Other programs were busy: find them with `top`, and stop or postpone them.
+- There was one long pause: check what your script does at that step (saving, evaluation, plotting).
+- The machine slept: keep the lid open and the charger connected.
+- Saving took long: check the disk that checkpoints are written to, or save less often.
+- The cause is unknown: monitor memory, swap and the CPU temperature during the next epoch, or resume from the last
+  checkpoint in a new process.
 
-Sources: ultralytics#24065, ultralytics#22621; the second field report saw 979 s become 39,322 s, and the cause was
-never found.
+**When it is reported.** An epoch is reported if it takes at least three times the median of the previous epochs (at
+least two, not counting the first) and at least 10 s longer. Evaluation, saving and suspension are not included in the
+time of an epoch. If there are no epochs, or within a long epoch, the last two windows of steps (at least one minute
+each) are compared with the windows before them (at least three, not counting the first). Evaluations are compared with
+at least three earlier evaluations in the same way.
+
+**Severity.** The severity is `warn` if the cause is known, or if an epoch took five times as long for no visible
+reason. It is `note` in these cases:
+
+- The machine slept, checkpoints were being saved, or one long pause explains the difference.
+- Other programs caused it, and the difference is less than one minute.
+- A step may have more to do than before (longer text, larger images, layers that are no longer frozen).
+
+If only the times of epochs are known, as in a log that Holdfast did not write, the cause cannot be identified, and the
+finding says so.
+
+Sources: ultralytics#24065, ultralytics#22621; in one reported case, the time per epoch rose from 979 s to 39,322 s, and
+the cause was never found.
 """
 
 from __future__ import annotations
@@ -79,7 +98,7 @@ def judge(state: RunState) -> Finding | None:
         or [
             "monitor memory, swap and the CPU temperature during the next epoch (holdfast run records memory and swap)",
             "keep the machine awake and plugged in",
-            "resume in a fresh process from the last checkpoint: this frees everything that has accumulated in a driver or a cache",
+            "resume from the last checkpoint in a new process: this frees memory that has accumulated in a driver or a cache",
         ],
     )
 
@@ -94,19 +113,19 @@ def _severity(slow: Slowdown, known: list[Cause], limits: Mapping[str, float]) -
 
 def _describe_unknown_cause(slow: Slowdown) -> str:
     if slow.now.first_sample is None:
-        return "the cause is not in this record; the machine may have swapped (a driver's memory that keeps growing) or slept"
+        return "the log does not show the cause; the machine may have swapped (for example, because the memory of the GPU driver keeps growing) or slept"
     if not slow.same_work:
         return "the steps themselves are slower; each step may have more to do, or the machine may be throttling"
     return (
         "the steps themselves are slower, and neither swap, data loading nor other programs explain it; the machine may be "
-        "throttling (heat, battery), a driver's memory may be growing, or each step may have more to do"
+        "throttling (heat, battery), the memory of the GPU driver may be growing, or each step may have more to do"
     )
 
 
 def _describe_measurements(slow: Slowdown) -> str:
     now = slow.now
     if now.first_sample is None:
-        return "there are no samples of memory, load or sleep for that time"
+        return "memory, load and sleep were not measured in that time"
     others = f"{now.others_load:.1f}" if now.others_load is not None else "unknown"
     waited = f"waiting for data {now.data_wait / now.step_seconds:.0%}" if now.step_seconds else "data wait unknown"
     return f"in that time: {waited}, read from swap {now.swapped_in >> 20} MiB, load of other programs {others}"
@@ -165,7 +184,7 @@ def _report_pause_between_epochs(pace: Timing, limits: Mapping[str, float]) -> F
                 severity="note",
                 message=(
                     f"Epoch {last.epoch} took {duration(last.wall)} of wall time, {last.wall / last.usual_wall:.1f} times "
-                    f"the usual {duration(last.usual_wall)}: {message} for {duration(seconds)} of it; the training itself took "
+                    f"the usual {duration(last.usual_wall)}: {message} for {duration(seconds)} of it; training itself took "
                     f"{duration(last.seconds)}."
                 ),
                 evidence=[f"{last.wall:.0f} s since the end of the previous epoch; {seconds:.0f} s of it: {message}"],
@@ -240,7 +259,7 @@ RULE = Rule(
     limits=LIMITS,
     page=__doc__ or "",
     cases=[
-        Case("a foreign log with epoch times only", epochs(1100, 979, 981, 975, 979, 39322), "warn"),
+        Case("a log that contains only epoch times", epochs(1100, 979, 981, 975, 979, 39322), "warn"),
         Case("swapping", _epochs(90, 60, 60, 60, 600, swap=4.0, own=0.2), "warn"),
         Case("waiting for data", _epochs(90, 60, 60, 60, 300, wait=0.8), "warn"),
         Case("another program, for a long time", _epochs(90, 60, 60, 60, 300, load=4.0, own=0.3), "warn"),
@@ -248,12 +267,12 @@ RULE = Rule(
         Case("no visible reason", _epochs(90, 60, 60, 60, 600), "warn"),
         Case("somewhat slower, as after unfreezing layers", _epochs(90, 60, 60, 60, 200), "note"),
         Case(
-            "the machine slept, and the training's clock stopped",
+            "the machine slept, and the clock of the process stopped",
             flat(_epochs(90, 60, 60, 60, 60), events.Slept(at=3900.0, seconds=3600.0), epoch(6, 3990.0, 60.0)),
             "note",
         ),
         Case(
-            "the machine slept, and the training's clock kept running",
+            "the machine slept, and the clock of the process kept running",
             flat(_epochs(90, 60, 60, 60, 60), events.Slept(at=3900.0, seconds=3600.0), epoch(6, 3990.0, 3660.0)),
             "note",
         ),

@@ -1,11 +1,11 @@
 """The command exited with a status other than 0, without a traceback.
 
-**What it means.** It called `sys.exit` or `os._exit` with an error, a shell script or launcher passed one on, its
-arguments were wrong (status 2 is argparse's), or its file is not valid Python (a SyntaxError has no traceback). The
-last lines of its output are the only explanation there is.
+**What it means.** The command called `sys.exit` or `os._exit` with an error, a shell script or launcher passed on the
+error of another program, the arguments were wrong (argparse exits with status 2), or the script has a syntax error. The
+last lines of the output are the only available explanation.
 
-**What to do.** Fix what they report. If it printed nothing, run the command on its own, and look for a place where it
-exits without a message.
+**What to do.** Fix the error shown in the last lines of the output. If the command printed nothing, run it without
+Holdfast, and look for code that exits without a message.
 """
 
 from __future__ import annotations
@@ -55,10 +55,13 @@ def _remedies(state: RunState, lines: list[str], location: str | None) -> list[s
     if location is not None:
         return [f"fix the syntax error: {location}"]
     command = shell_join(state.attempt.started.command)
-    run_alone = f"run the command on its own: {command}" if command else "run the command on its own"
+    run_alone = f"run the command directly: {command}" if command else "run the command directly"
     if lines:
-        return [f"fix what the last lines of output report; if they do not explain it, {run_alone}"]
-    return [run_alone, "look for a call of sys.exit, exit or os._exit without a message, and print the reason there"]
+        return [f"fix the error shown in the last lines of the output; if they do not explain it, {run_alone}"]
+    return [
+        run_alone,
+        "look for a call of sys.exit(), exit() or os._exit() without a message, and print the reason there",
+    ]
 
 
 RULE = Rule(

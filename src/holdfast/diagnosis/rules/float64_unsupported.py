@@ -1,14 +1,14 @@
 """A float64 tensor was moved to the Apple GPU, which does not support float64.
 
-**What it means.** `TypeError: Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support
-float64`. This is by design in every version, and happens in every run of the same code.
+**What it means.** PyTorch raised `TypeError: Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't
+support float64`. No version of the MPS backend supports float64, so the same code always fails.
 
-**Why it happens.** NumPy creates float64 arrays by default, and `torch.from_numpy` keeps the dtype;
-`torch.tensor([0.5]).double()`; a gradient scaler (its scale is float64 in some versions); a library that computes in
+**Why it happens.** NumPy creates float64 arrays by default, and `torch.from_numpy` keeps the dtype. Other causes are
+`torch.tensor([0.5]).double()`, a gradient scaler (its scale is float64 in some versions), or a library that computes in
 float64.
 
-**What to do.** Convert to float32 before moving to the device: `array.astype("float32")`, `tensor.float()`. Disable the
-gradient scaler: MPS does not need one.
+**What to do.** Convert to float32 before moving data to the device: `array.astype("float32")` or `tensor.float()`.
+Disable the gradient scaler, which is not needed on MPS.
 
 Sources: pytorch#122602.
 """
@@ -83,6 +83,6 @@ RULE = Rule(
             [*on_mac(), *ended(0, words=[f"Skipping clip.wav due to {_ERROR}"])],
             None,
         ),
-        Case("another TypeError", [*on_mac(), *raises("TypeError: unsupported operand type(s)")], None),
+        Case("a different TypeError", [*on_mac(), *raises("TypeError: unsupported operand type(s)")], None),
     ],
 )

@@ -2,14 +2,14 @@
 
 **What it means.** A worker process crashed immediately (`objc[..]: +[..] may have been in progress in another thread
 when fork() was called`), or a tensor on the GPU was passed to a worker (`_share_filename_: only available on CPU`). The
-training itself only sees that a worker exited.
+error in the main process only says that a worker exited.
 
-**Why it happens.** Metal was in use before the workers were forked, and a forked process cannot use it. Or the dataset,
+**Why it happens.** Metal was in use before the workers were forked, and a forked process cannot use it; or the dataset,
 its transforms or the collate function contain tensors on `mps`, which cannot be shared between processes.
 
 **What to do.** Use `num_workers=0` (Ultralytics does this automatically on MPS), or start workers with spawn
-(`multiprocessing_context="spawn"`) and keep everything in the dataset on the CPU.
-`OBJC_DISABLE_INITIALIZE_FORK_SAFETY=YES` only removes the check: workers then hang or crash at random.
+(`multiprocessing_context="spawn"`) and keep everything in the dataset on the CPU. Do not set
+`OBJC_DISABLE_INITIALIZE_FORK_SAFETY=YES`: it only removes the check, and workers then hang or crash at random.
 
 Sources: pytorch#178037, pytorch#87688.
 """
@@ -56,7 +56,7 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="fork-after-metal",
         severity="fatal",
-        message=f"The training failed {describe_position(state.attempt)}: {what}.",
+        message=f"Training failed {describe_position(state.attempt)}: {what}.",
         evidence=[shared or forked or "", *([worker] if worker else [])],
         remedies=[
             "use no DataLoader workers: num_workers=0 (Ultralytics: workers=0)",
@@ -97,14 +97,14 @@ RULE = Rule(
             ],
             "fatal",
         ),
-        Case("the forked process was the training itself", [*on_mac(), *ended(134, words=[_OBJC])], "fatal"),
+        Case("the forked process was the training process itself", [*on_mac(), *ended(134, words=[_OBJC])], "fatal"),
         Case(
             "a dataset with tensors on the GPU",
             [*on_mac(), *raises("RuntimeError: _share_filename_: only available on CPU", last_step=0)],
             "fatal",
         ),
         Case(
-            "printed by a helper process; the training failed for another reason",
+            "printed by a helper process; the run failed for another reason",
             [
                 *on_mac(),
                 *ended(1, words=[_OBJC, "Traceback (most recent call last):", "ValueError: bad shape"]),

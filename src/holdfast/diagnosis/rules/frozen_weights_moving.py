@@ -1,18 +1,21 @@
 """Frozen parameters or the running statistics of frozen layers change.
 
-**What it means.** Parameters that do not require a gradient, or the running statistics of normalization layers whose
-parameters are all frozen, change during training. The part that was meant to stay fixed is different at the end.
+**What it means.** Parameters with `requires_grad=False`, or the running statistics of normalization layers whose
+parameters are all frozen, change during training. The part of the model that was meant to stay fixed is different at
+the end.
 
-**Why it happens.** A frozen BatchNorm in training mode still updates its running mean and variance:
-`requires_grad_(False)` does not stop that, `eval()` does. A parameter that was frozen late still has a gradient of
-zeros, and momentum or weight decay in its optimizer; both keep changing it.
+**Why it happens.** A frozen BatchNorm layer in training mode still updates its running mean and variance: only `eval()`
+stops this, `requires_grad_(False)` does not. If a parameter is frozen during training, its `.grad` may be zero instead
+of None; momentum and weight decay then keep changing it.
 
 **What to do.** Call `.eval()` on frozen normalization layers after every `model.train()`. Pass only trainable
 parameters to the optimizer, or set `.grad = None` when you freeze a parameter.
 
-**When it stays silent.** Models other than the trained one (averages, teachers, targets). Frozen parameters that change
-as averages of others do, in the same model, are a note. Networks that freeze each other in turn are recognized: what
-counts is whether a parameter is frozen in the steps of its own optimizer.
+**When it is not reported.** The rule ignores models other than the trained one (moving averages, teachers, target
+networks). For networks that are frozen alternately (GANs), only the steps of the parameter's own optimizer are checked.
+
+**Severity.** The severity is `warn`. Frozen parameters of the model that change although no optimizer changes them (for
+example a momentum encoder, which is a moving average of other parameters) are reported as a `note`.
 
 Sources: discuss.pytorch.org 84911.
 """
@@ -51,14 +54,14 @@ def judge(state: RunState) -> Finding | None:
             "An optimizer changes frozen parameters: {}.",
             [
                 "pass only trainable parameters to the optimizer",
-                "set .grad = None when you freeze a parameter: with a gradient of zeros, momentum and weight decay still change it",
+                "set .grad = None when you freeze a parameter: if the gradient is zero instead of None, momentum and weight decay still change it",
             ],
         )
     if newest.moved:
         return _finding(
             newest,
             newest.moved,
-            "Parameters that do not require a gradient change: {}. This is intended if they are averages of other weights.",
+            "Frozen parameters change: {}. This is intended if they are moving averages of other weights.",
             ["if they are meant to stay fixed, find the code that writes to them"],
             note=True,
         )

@@ -1,17 +1,21 @@
 """The gradient norm has become a thousand times larger and stays there.
 
-**What it means.** The norm of the gradients jumped by orders of magnitude compared with earlier in this run, and did
-not come back. Unless the gradients are clipped, the next steps destroy the weights.
+**What it means.** The norm of the gradients rose by orders of magnitude compared with earlier in this run, and has not
+decreased since. Unless the gradients are clipped, the next steps destroy the weights.
 
-**Why it happens.** A learning rate that is too high, a recurrent network without clipping, a batch that is broken or
-not normalized, a loss term whose weight changed. On MPS up to torch 2.13, a matrix product over a dimension of 32767 or
-more reads past the end of its input: gradients are 1e3 to 1e5 times too large while the loss looks plausible.
+**Why it happens.** Common causes are a learning rate that is too high, a recurrent network without gradient clipping, a
+batch that is broken or not normalized, or a loss term whose weight changed. On MPS with torch 2.13 or older, a matrix
+product over a dimension of 32767 or more reads past the end of its input: gradients are 1e3 to 1e5 times too large
+while the loss looks plausible.
 
-**What to do.** Clip gradients, lower the learning rate, and inspect the batch where it began. On MPS, compare the
-gradients of one batch with those of the CPU; install torch 2.14 or set PYTORCH_MPS_PREFER_METAL=1.
+**What to do.** Clip gradients, lower the learning rate, and inspect the batch at which it began. On MPS, compare the
+gradients of one batch with those computed on the CPU; install torch 2.14, or set `PYTORCH_MPS_PREFER_METAL=1`.
 
-**When it stays silent.** Spikes that come back down; norms that grow step by step while the loss falls (leaving a
-plateau); runs in which no norm is observed. This rule only warns.
+**When it is reported.** It is reported as a `warn` if the norm is more than 1000 times its earlier median in 20
+consecutive steps.
+
+**When it is not reported.** The rule ignores short spikes, and norms that grow gradually while the loss falls (as when
+leaving a plateau). It also cannot report anything if Holdfast cannot observe a gradient norm.
 
 Sources: pytorch#177116, pytorch#183535.
 """
@@ -57,7 +61,7 @@ def judge(state: RunState) -> Finding | None:
         ],
         remedies=[
             "clip gradients: torch.nn.utils.clip_grad_norm_(parameters, 1.0)",
-            "lower the learning rate, and inspect the batch where it began",
+            "lower the learning rate, and inspect the batch at which it began",
             *(
                 [
                     "on MPS with torch 2.13 or older, install torch 2.14 or set PYTORCH_MPS_PREFER_METAL=1 (pytorch#177116)"
@@ -99,7 +103,7 @@ RULE = Rule(
             "warn",
         ),
         Case(
-            "spikes that come back down",
+            "short spikes",
             [
                 *started(),
                 *(

@@ -1,19 +1,28 @@
-"""Tensors in the optimizer get no gradient at all.
+"""Parameters in the optimizer receive no gradient.
 
 **What it means.** The optimizer steps, but `.grad` of its parameters is None: no backward pass has reached them. If
-this is true for all of them, the training does nothing; if it is true for most, most of the model stays unchanged.
+this is true for all parameters, training has no effect; if it is true for most of them, most of the model stays
+unchanged.
 
-**Why it happens.** `loss.backward()` is missing, or runs on another model. The loss was cut off from the model by
-`.detach()`, `.item()`, `.data`, `torch.no_grad()` or a round trip through NumPy. The optimizer was created with the
-parameters of a model that was replaced, wrapped or moved afterwards.
+**Why it happens.** Either `loss.backward()` is missing or is called for a different model, or the loss was detached
+from the autograd graph by `.detach()`, `.item()`, `.data`, `torch.no_grad()` or a conversion to NumPy and back, or the
+optimizer was created with the parameters of a model that was replaced, wrapped or moved afterwards.
 
-**What to do.** Print `loss.grad_fn`: None means that the loss is cut off. Create the optimizer after the model is
-complete and on its device.
+**What to do.** Print `loss.grad_fn`: `None` means that the loss is not connected to the autograd graph. Create the
+optimizer after the model is complete and on its device.
 
-**When it stays silent.** A few parameters without a gradient are common and healthy (unused heads, layers dropped at
-random, experts that were not chosen): this is a note, unless no loss of ten steps reaches half of all tensors. One or
-two steps prove nothing: a step is sometimes taken for its side effects. If several optimizers step, one of them may
-legitimately wait for its turn: the rule then needs many more samples and only warns.
+**Severity.** Holdfast checks the gradients only in some of the steps.
+
+- `fatal` if no parameter has had a gradient from the start, in at least three checked steps (four if no backward pass
+  was observed).
+- `warn` if gradients disappear later, in 20 consecutive checked steps. The same applies if there are several
+  optimizers, because one of them may be idle for a while.
+- `warn` if at least half of the parameters are not part of the autograd graph of any loss in the first ten steps.
+- `note` if a few parameters never receive a gradient. This is common (unused heads, layers dropped at random, experts
+  that were not chosen).
+
+**When it is not reported.** One or two steps without gradients are ignored: some code calls `optimizer.step()` once,
+for example to create the optimizer state.
 """
 
 from __future__ import annotations
@@ -67,13 +76,13 @@ def _report_all(state: RunState) -> Finding | None:
         rule=ID,
         severity="fatal" if from_the_start else "warn",
         step=missing.since,
-        message=f"None of the {count} tensors in the optimizer gets a gradient: its steps change nothing.",
+        message=f"None of the {count} parameters in the optimizer receives a gradient: its steps change nothing.",
         evidence=[
-            f"{missing.count} samples in a row, from step {missing.since} to step {missing.until}, found no gradient; {backward}",
+            f"no gradient in {missing.count} consecutive checks, from step {missing.since} to step {missing.until}; {backward}",
             *_names(attempt),
         ],
         remedies=[
-            "print loss.grad_fn: None means that the loss is cut off from the model (detach, item, data, no_grad, NumPy)"
+            "print loss.grad_fn: None means that the loss is not connected to the autograd graph (detach, item, data, no_grad, NumPy)"
             if attempt.loss.count
             else "call loss.backward() before optimizer.step()",
             "create the optimizer after the model is complete, wrapped and on its device",
@@ -93,13 +102,13 @@ def _report_most(state: RunState) -> Finding | None:
         rule=ID,
         severity="warn",
         step=graph.step,
-        message=f"No loss reaches {graph.unused} of the {graph.held} tensors in the optimizer: most of the model is not trained.",
+        message=f"{graph.unused} of the {graph.held} parameters in the optimizer do not contribute to any loss: most of the model is not trained.",
         evidence=[
-            f"in the graphs of all losses up to step {graph.step}",
-            f"not reached: {', '.join(graph.held_not_used[:5])}",
+            f"checked in the autograd graphs of all losses up to step {graph.step}",
+            f"not part of any graph: {', '.join(graph.held_not_used[:5])}",
         ],
         remedies=[
-            "find what cuts the model in two: detach, item, data, no_grad, NumPy",
+            "find the operation that detaches a part of the model: detach, item, data, no_grad, NumPy",
             "if that part is meant to stay fixed, pass only the trainable parameters to the optimizer",
         ],
     )
@@ -115,13 +124,13 @@ def _report_some(state: RunState) -> Finding | None:
     return Finding(
         rule=ID,
         severity="note",
-        message=f"{gradients.fewest_missing} tensors in the optimizer never got a gradient.",
+        message=f"{gradients.fewest_missing} parameters in the optimizer never received a gradient.",
         evidence=[
-            f"{gradients.samples_with_some} samples, each with {gradients.fewest_missing} or more tensors without a gradient",
+            f"in {gradients.samples_with_some} checks, at least {gradients.fewest_missing} parameters had no gradient",
             *_names(attempt),
         ],
         remedies=[
-            "leave them out of the optimizer if they are not meant to be trained; otherwise find out why no loss uses them"
+            "if they are not meant to be trained, do not pass them to the optimizer; otherwise find out why no loss uses them"
         ],
     )
 
@@ -147,7 +156,7 @@ RULE = Rule(
     page=__doc__ or "",
     cases=[
         Case(
-            "the loss belongs to another model",
+            "the loss belongs to a different model",
             [
                 *started(),
                 *trains(),
@@ -168,7 +177,11 @@ RULE = Rule(
             [*started(), *sample(1), *steps(60), *(e for s in range(61, 81) for e in sample(s, tensors=0, missing=4))],
             "warn",
         ),
-        Case("cut in two by detach()", [*started(), *sample(1, missing=8, tensors=2), *steps(9), *_graph(8)], "warn"),
+        Case(
+            "most of the model is detached by detach()",
+            [*started(), *sample(1, missing=8, tensors=2), *steps(9), *_graph(8)],
+            "warn",
+        ),
         Case(
             "an unused head",
             [*started(), *steps(30), *(e for s in (1, 10, 30) for e in sample(s, missing=2))],
@@ -180,7 +193,7 @@ RULE = Rule(
             "note",
         ),
         Case(
-            "one of two optimizers waits for its turn",
+            "one of two optimizers is idle for a while",
             [
                 *started(),
                 _TWO_OPTIMIZERS,
@@ -189,7 +202,7 @@ RULE = Rule(
             None,
         ),
         Case(
-            "two steps taken for their side effects",
+            "two steps without gradients at the start",
             [*started(), *(e for s in (1, 2) for e in sample(s, tensors=0, missing=4)), *sample(3), *steps(40)],
             None,
         ),

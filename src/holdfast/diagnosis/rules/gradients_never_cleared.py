@@ -1,20 +1,27 @@
 """Gradients are never cleared between steps.
 
-**What it means.** Each backward pass adds to the gradients that earlier steps left in `.grad`. The optimizer does not
-follow the gradient of its batch but the sum of all gradients since the start, and overshoots more and more.
+**What it means.** Each backward pass adds to the gradients that earlier steps left in `.grad`. The optimizer follows
+the sum of all gradients since the start instead of the gradient of the current batch, and overshoots more and more.
 
-**Why it happens.** `optimizer.zero_grad()` is missing, clears another optimizer or model, or is guarded by a condition
-that is never true.
+**Why it happens.** `optimizer.zero_grad()` is missing, clears a different optimizer or model, or is guarded by a
+condition that is never true.
 
 **What to do.** Call `optimizer.zero_grad()` once for each `optimizer.step()`, before the backward pass or after the
 step.
 
-**When it stays silent.** Accumulation over several backward passes, as long as gradients are clean at the first one
-after each step. Gradients that are assigned instead of accumulated. Several optimizers, each of which clears before its
-own backward pass. Master weights, whose gradients are copied over them. An occasional interval with leftover gradients
-is not enough; three intervals from the start are, if no step ever began with clean gradients.
+**Severity.** The severity is `fatal` if gradients of the previous step were left over in at least three steps and had
+never been cleared before. It is `warn` if they were left over in at least three steps and cleared in no more than three
+times as many.
 
-Sources: Stack Overflow question 60335387, and every list of silent training errors.
+**When it is not reported.** Occasional leftover gradients are ignored. The rule also ignores:
+
+- accumulation over several backward passes, provided that gradients are cleared before the first backward pass after
+  each step
+- gradients that are assigned instead of accumulated
+- several optimizers that each clear their gradients before their own backward pass
+- master weights, whose `.grad` is overwritten by a copy in each step
+
+Sources: Stack Overflow question 60335387.
 """
 
 from __future__ import annotations
@@ -49,8 +56,8 @@ def judge(state: RunState) -> Finding | None:
             message="Gradients were never cleared: each step uses the sum of all gradients since the start.",
             evidence=[
                 (
-                    f"{never.count} intervals between steps, from step {never.since} to step {never.until}, began with "
-                    "gradients of the previous step; none began clean"
+                    f"{never.count} steps, from step {never.since} to step {never.until}, began with gradients of the previous step; "
+                    "no step began with cleared gradients"
                 ),
                 f"left over in {newest.tensors} of {newest.of} tensors, for example {', '.join(newest.names[:3])}",
             ],
@@ -61,7 +68,7 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule=ID,
         severity="warn",
-        message=f"Gradients are often not cleared: left over {gradients.stale_count} times, clean {newest.clean} times.",
+        message=f"Gradients are often not cleared: they were left over {gradients.stale_count} times and cleared {newest.clean} times.",
         evidence=[
             (
                 f"left over at step {newest.step} in {newest.tensors} of {newest.of} tensors, "

@@ -1,16 +1,25 @@
 """Gradients are NaN or infinite.
 
-**What it means.** A step with a non-finite gradient makes the weights non-finite, and every loss after it.
+**What it means.** A step with a non-finite gradient makes the weights non-finite, and then every later loss.
 
-**Why it happens.** An overflow in half precision, a division by zero, or the derivative of `sqrt`, `norm` or `log` at
-zero (the loss itself can still look fine), a learning rate that is too high, broken inputs. If a gradient scaler skips
-step after step, no scale helps: the gradients are non-finite for a reason other than overflow.
+**Why it happens.** Common causes are an overflow in half precision, a division by zero, the derivative of `sqrt`,
+`norm` or `log` at zero (the loss itself can still look normal), a learning rate that is too high, or invalid inputs. If
+a gradient scaler skips step after step, the gradients are non-finite for a reason other than overflow, and no loss
+scale helps.
 
-**What to do.** `torch.autograd.set_detect_anomaly(True)` names the operation. Add a small epsilon under roots and
-logarithms and in divisions, clip gradients, lower the learning rate, and go back to an earlier checkpoint.
+**What to do.** Call `torch.autograd.set_detect_anomaly(True)` to find the operation. Add a small epsilon under roots
+and logarithms and in divisions, clip gradients, lower the learning rate, and go back to an earlier checkpoint.
 
-**When it stays silent.** Steps that a gradient scaler skips are normal. A single non-finite gradient is a note.
-Gradients whose step was then skipped do not count. Skips are over when a step is taken again.
+**Severity.** Holdfast checks the gradients only in some of the steps; the norm is known in every step if gradients are
+clipped.
+
+- `fatal` if gradients were not finite in three consecutive checked steps, if the norm was not finite in five
+  consecutive steps, or if a gradient scaler skipped 60 steps in a row.
+- `warn` if a gradient scaler skipped 24 steps in a row. The count is reset by the next step that is taken.
+- `note` for a single non-finite gradient.
+
+**When it is not reported.** It is normal that a gradient scaler skips a few steps. Non-finite gradients are ignored if
+their step was then skipped.
 """
 
 from __future__ import annotations
@@ -62,7 +71,7 @@ def judge(state: RunState) -> Finding | None:
         rule=ID,
         severity="note",
         step=streak.since,
-        message=f"A gradient was not finite at step {streak.since}.",
+        message=f"A gradient was NaN or Inf at step {streak.since}.",
         evidence=_evidence(attempt, streak),
         remedies=REMEDIES,
     )
@@ -75,7 +84,7 @@ def _report_streak(state: RunState, streak: Streak) -> Finding:
         severity="fatal",
         step=streak.since,
         corrupt_from=streak.since,
-        message=f"Gradients have not been finite since step {streak.since}: the weights are corrupt from there on.",
+        message=f"Gradients have been NaN or Inf since step {streak.since}: the weights have been corrupt since then.",
         evidence=_evidence(attempt, streak),
         remedies=[
             *suggest_lower_rate(attempt, streak.since),
@@ -89,7 +98,7 @@ def _report_skips(count: int, attempt: AttemptState, fatal_from: float) -> Findi
     return Finding(
         rule=ID,
         severity="fatal" if count >= fatal_from else "warn",
-        message=f"The gradient scaler has skipped {count} steps in a row: no scale makes the gradients finite.",
+        message=f"The gradient scaler has skipped {count} steps in a row: no loss scale makes the gradients finite.",
         evidence=[
             f"no step was taken after step {attempt.last_step}; {count} were skipped",
             f"each skip halved the scale: it is now 2**{count} times smaller",
@@ -125,11 +134,11 @@ RULE = Rule(
             "fatal",
         ),
         Case(
-            "seen only as an infinite norm while clipping",
+            "only the norm computed for clipping is infinite",
             [*started(), *steps(4, norm=1.0), *steps(5, first=5, norm="inf")],
             "fatal",
         ),
-        Case("no scale helps", [*started(), *steps(4), *_skips(60, 4)], "fatal"),
+        Case("no loss scale helps", [*started(), *steps(4), *_skips(60, 4)], "fatal"),
         Case("many skips in a row", [*started(), *steps(4), *_skips(30, 4)], "warn"),
         Case("many skips, reported before the step that they follow", [*started(), *_skips(30, 4), *steps(4)], "warn"),
         Case(

@@ -1,23 +1,29 @@
 """Gradients are exactly zero.
 
-**What it means.** There is a loss that is not zero, backward runs, but every gradient that reaches the weights is 0.0.
-Nothing is learned from then on. Or this is true for the weights of one layer while its bias has a gradient: the input
-of that layer is then all zeros, and its weights learn nothing.
+**What it means.** The loss is nonzero and `backward()` runs, but every gradient is exactly 0.0. Nothing is learned from
+then on. Alternatively, only the weight of one layer has a zero gradient, while its bias does not: the input of that
+layer is then all zeros, and its weight does not learn.
 
-**Why it happens.** Dead units: every ReLU before the output is negative for all inputs, after one step that was too
-large. A loss through an operation without a gradient (`round`, `argmax`, a comparison, a clamp that is always at its
-bound). A loss that reaches the weights only through a factor of zero. Stride-0 inputs on some versions of macOS. Inputs
-that were scaled with integer division (`images // 255`) and are all zero.
+**Why it happens.** All ReLUs are dead: their inputs are negative for all samples after one step that was too large.
+Other causes are a non-differentiable operation between the weights and the loss (`round`, `argmax`, a comparison, a
+clamp that is always at its bound), a loss that is multiplied by zero, tensors created with `expand()` (stride 0) on MPS
+with some versions of macOS, or inputs that were scaled with integer division (`images // 255`) and are all zero.
 
-**What to do.** Look for an operation without a gradient between the weights and the loss. Lower the learning rate or
-add warm-up if the units died after the start; use a leaky activation. On MPS, call `.contiguous()` on expanded tensors.
-Print the minimum and maximum of one batch.
+**What to do.** Look for a non-differentiable operation between the weights and the loss. If the gradients became zero
+during training, lower the learning rate, add warm-up, or use a leaky activation. On MPS, call `.contiguous()` on
+expanded tensors. Print the minimum and maximum of one batch.
 
-**When it stays silent.** A loss of zero, or one that has fallen to a thousandth of its first value: the task is solved.
-A learning rate of zero. From the start, it warns after three steps and is fatal after ten; if there were gradients
-before, it takes fifty. A head or a branch without any gradient is ignored: its weight in the loss may be zero for now.
+**Severity.** The severity depends on how long the gradients have been zero:
 
-Sources: pytorch#180201 (expanded tensors on MPS); dead ReLUs are on the public lists of silent training errors.
+- If gradients are zero from the start: `warn` after three checked steps, `fatal` after ten steps.
+- If they become zero later: `fatal` after 50 steps.
+- If only the weight of one layer is affected: `warn` after 30 steps.
+
+**When it is not reported.** It is not reported if the loss is zero or has fallen to a thousandth of its first value
+(the task is solved), or if the learning rate is zero. A head or a branch without any gradient is ignored, because its
+weight in the loss may be zero for now.
+
+Sources: pytorch#180201 (expanded tensors on MPS).
 """
 
 from __future__ import annotations
@@ -64,13 +70,13 @@ def _report_all(state: RunState, limits: Mapping[str, float]) -> Finding | None:
         corrupt_from=attempt.first_step if from_the_start else zero.since,
         message=f"Every gradient has been exactly 0 {when}, although the loss is {attempt.loss.last:.4g}: nothing is learned.",
         evidence=[
-            f"{zero.count} samples of all gradients, from step {zero.since} to step {zero.until}, are 0.0",
+            f"all gradients were 0.0 in {zero.count} checks, from step {zero.since} to step {zero.until}",
             f"the newest loss is {attempt.loss.last:.6g}"
             + ("" if attempt.loss.first is None else f", the first was {attempt.loss.first:.6g}"),
         ],
         remedies=[
-            "look for an operation without a gradient between weights and loss: round, argmax, a comparison, a clamp at its bound",
-            "lower the learning rate or add warm-up if the units died, or use a leaky activation",
+            "look for a non-differentiable operation between weights and loss: round, argmax, a comparison, a clamp at its bound",
+            "if ReLUs are dead, lower the learning rate, add warm-up, or use a leaky activation",
             *(
                 ["call .contiguous() on expanded tensors: they lose gradients on some versions of macOS"]
                 if state.on_macos
@@ -95,12 +101,12 @@ def _report_layer(attempt: AttemptState, limits: Mapping[str, float]) -> Finding
         step=streak.since,
         message=f"The gradient of {name} is exactly 0 while that of its bias is not: the input of its layer is all zeros.",
         evidence=[
-            f"seen in each of {streak.count} samples from step {streak.since} to step {streak.until}",
+            f"in each of {streak.count} checks from step {streak.since} to step {streak.until}",
             f"affected layers: {', '.join(list(affected)[:5])}",
         ],
         remedies=[
             "print the minimum and maximum of one batch: scaling with // gives integers, mostly 0",
-            "if the inputs are correct, the layer before is dead: lower the learning rate or use a leaky activation",
+            "if the inputs are correct, the previous layer is dead: lower the learning rate or use a leaky activation",
         ],
     )
 
@@ -123,7 +129,7 @@ RULE = Rule(
     cases=[
         Case("zero from the first step", [*started(), *trains(), *steps(10, loss=2.3, norm=0.0)], "fatal"),
         Case(
-            "seen in samples only",
+            "known only from individual checks",
             [
                 *started(),
                 *steps(12, loss=2.3),

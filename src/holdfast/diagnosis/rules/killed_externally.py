@@ -1,13 +1,13 @@
-"""Something outside the training stopped it.
+"""The training process was killed from outside.
 
-**What it means.** A signal from another process terminated it, and nothing points to memory: a person, a scheduler, a
-logout, another supervisor, or a container limit that leaves no message.
+**What it means.** It was terminated by a signal from outside (a person, a scheduler, a logout, another supervisor, or a
+container limit that leaves no message), and there is no sign of an out-of-memory kill.
 
-**What to do.** Nothing in the training has to change. Holdfast resumes from the last checkpoint; such a kill only uses
-up an attempt.
+**What to do.** You do not have to change your script. Holdfast resumes from the last checkpoint; the kill counts as one
+of the attempts (`--max-attempts`).
 
-**When it stays silent.** If the signal came through Holdfast (Ctrl-C, `kill` to Holdfast itself), the stop was
-requested.
+**When it is not reported.** If you stopped the run through Holdfast (Ctrl-C, or `kill` with the process ID of
+Holdfast), nothing is reported.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="killed-externally",
         severity="fatal",
-        message=f"The training was terminated from outside by {signal} {describe_position(attempt)}; nothing points to memory.",
+        message=f"The training process was terminated from outside by {signal} {describe_position(attempt)}; there is no sign of an out-of-memory kill.",
         evidence=[f"terminated by {signal}", *quote_evidence(failure)],
         remedies=[_remedy(state, signal)],
     )
@@ -47,11 +47,11 @@ def _remedy(state: RunState, signal: str) -> str:
     earlier = [attempt for attempt in state.attempts[:-1] if attempt.find_finding("killed-externally") is not None]
     seconds = [attempt.ended.seconds for attempt in (*earlier, state.attempt) if attempt.ended is not None]
     if not earlier:
-        return "nothing in the training has to change; if it happens again, find out what sends the signal"
+        return "you do not have to change your script; if it happens again, find out what sends the signal"
     listed = ", ".join(f"{value:.0f}" for value in seconds[-MAX_LISTED:])
     return (
         f"find out what sends {signal}: it was sent {len(seconds)} times, after {listed} s. If the times are about "
-        "equal, suspect a time limit of a scheduler or container; otherwise ask who can kill your processes"
+        "equal, a time limit of a scheduler or container is likely; otherwise find out who can kill your processes"
     )
 
 

@@ -1,16 +1,19 @@
-"""The system killed the training because memory ran out.
+"""The system killed the training process because memory ran out.
 
-**What it means.** SIGKILL (`zsh: killed`, exit status 137) leaves no traceback and no error message. The system's log,
-or the memory that was left just before, shows that memory was the reason.
+**What it means.** The process was terminated by SIGKILL (`zsh: killed`, exit status 137), which leaves no traceback and
+no error message. The kernel log, or the low amount of free memory just before the kill, shows that memory ran out.
 
-**Why it happens.** The training, its DataLoader workers and everything else on the machine needed more memory than
-there is: a leak that grows with every epoch, a validation that needs more than training, a cache, another program. On a
-Mac the GPU uses the same memory, and the default limit of the MPS allocator is more than many Macs have.
+**Why it happens.** The training process, its DataLoader workers and everything else on the machine needed more memory
+than there is. Common causes are a leak that grows with every epoch, validation that needs more memory than training, a
+cache, or another program. On a Mac, the GPU uses the same memory, and the default memory limit of the MPS allocator
+exceeds the physical memory of many Macs.
 
-**What to do.** Holdfast keeps the checkpoints and resumes from them. If it happens again, use a smaller batch with more
-accumulation, no dataset cache, and a lighter validation.
+**What to do.** Holdfast keeps the checkpoints and resumes from them. If it happens again, reduce the batch size and
+increase gradient accumulation, disable dataset caching (`cache=False`), and use a smaller validation batch.
 
-**Confidence.** Certain with a line from the kernel or the memory cgroup; likely if only the memory samples point to it.
+**Confidence.** The confidence is `proven` if the kernel log, a macOS jetsam report or the cgroup's `memory.events`
+reports the kill. It is `likely` if only the memory measurements suggest it, or if neither memory nor the kernel log was
+recorded.
 
 Sources: ultralytics#7471; `memorystatus: killing largest compressed process` in the macOS log; cgroup `memory.events`.
 """
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 
 _MEMORY_PATTERN = re.compile(r"oom|out of memory|memorystatus|jetsam|low swap|lack of memory", re.IGNORECASE)
 _ABOUT_THIS_TRAINING = ("cgroup", "kernel log", "journal", "jetsam report")
-"""Sources that are about this training; other sources may be about another process."""
+"""Sources that are about this run; other sources may be about another process."""
 SCARCE = 0.04
 """Available memory below this fraction of the total is scarce."""
 
@@ -55,7 +58,7 @@ def judge(state: RunState) -> Finding | None:
     evidence = quote_evidence(failure)
     if last is not None:
         evidence.append(
-            f"last sample: the training used {_gib(last.rss)}, {_gib(last.available)} available, {_gib(last.swap)} in swap"
+            f"last measurement: the run used {_gib(last.rss)}, {_gib(last.available)} available, {_gib(last.swap)} in swap"
         )
     if unsupervised and not system_log:
         evidence.append("neither memory nor the system log was recorded; running out of memory is the usual reason")
@@ -71,13 +74,13 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="killed-out-of-memory",
         severity="fatal",
-        message=f"The training {killed} because memory ran out, {describe_position(attempt)}.",
+        message=f"The training process {killed} because memory ran out, {describe_position(attempt)}.",
         evidence=evidence,
         confidence="proven" if system_log else "likely",
         remedies=[
-            "use a smaller batch with more gradient accumulation: the effective batch stays the same",
-            "switch off dataset caching (Ultralytics: cache=False)",
-            "make validation lighter: a smaller validation batch",
+            "reduce the batch size and increase gradient accumulation: the effective batch size stays the same",
+            "disable dataset caching (Ultralytics: cache=False)",
+            "use a smaller validation batch",
         ],
     )
 

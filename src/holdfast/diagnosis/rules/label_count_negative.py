@@ -1,15 +1,17 @@
 """Ultralytics' loss counted a negative number of labels.
 
-**What it means.** The loss groups the labels of a batch by image, and asks the device how many labels each image has.
-The answer was invalid (9223372036854775807, which is -1 as an int32): `Trying to create tensor with negative dimension
--1: [2, -1, 5]`.
+**What it means.** The loss groups the labels of a batch by image, and computes on the device how many labels each image
+has. The result was invalid (9223372036854775807, which is -1 as an int32), which raises `Trying to create tensor with
+negative dimension -1: [2, -1, 5]`.
 
-**Why it happens.** `unique(return_counts=True)` on MPS, at random, in torch 2.3; seen on CUDA too. The labels are fine.
+**Why it happens.** In torch 2.3, `unique(return_counts=True)` occasionally returns wrong counts on MPS; it has also
+been reported on CUDA. The labels are correct.
 
-**What to do.** Install a newer torch and ultralytics. If it happens again, compare a few steps with the CPU, then train
-on the CPU.
+**What to do.** Install a newer torch and ultralytics. If it happens again, run `holdfast check --only device --
+COMMAND` to compare the device with the CPU, or train on the CPU (`device=cpu`).
 
-**When it stays silent.** A negative dimension anywhere other than in the preparation of labels is a bug in the code.
+**When it is not reported.** It is not reported if the negative dimension occurs anywhere other than in Ultralytics'
+preparation of labels: that is a bug in your code.
 
 Sources: ultralytics#12999, ultralytics#14658, ultralytics#7807, ultralytics/hub#591.
 """
@@ -46,13 +48,13 @@ def judge(state: RunState) -> Finding | None:
         rule="label-count-negative",
         severity="fatal",
         confidence="likely",
-        message=f"The device counted a negative number of labels {describe_position(state.attempt)}: its kernel is at fault, "
-        "not the labels.",
+        message=f"The device counted a negative number of labels {describe_position(state.attempt)}: the cause is a device "
+        "kernel, not the labels.",
         evidence=[error, frame.strip()],
         remedies=[
             "resume from the last checkpoint: the failure is random",
             f"{newest_torch(state)}; update ultralytics too",
-            "if it happens again, train on the CPU: device=cpu",
+            "if it happens again, compare the device with the CPU (holdfast check --only device -- COMMAND), or train on the CPU: device=cpu",
         ],
     )
 
@@ -71,7 +73,7 @@ RULE = Rule(
         Case("torch 2.3 on an M3", [*on_mac("2.3.0", "14.3"), *losses(1.0), *raises(_ERROR, through=_FRAMES)], "fatal"),
         Case("a bug in user code", [*on_mac(), *raises(_ERROR)], None),
         Case(
-            "another exception in the same place",
+            "a different exception in the same place",
             [*on_mac(), *raises("IndexError: index 3 is out of bounds", through=_FRAMES)],
             None,
         ),

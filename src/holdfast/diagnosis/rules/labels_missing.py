@@ -1,18 +1,21 @@
 """Ultralytics found no labels.
 
 **What it means.** Images were found, but not a single label for them: `No labels found in .../labels.cache`, `Labels
-are missing or empty in ...`, `no labels found in detect set, cannot compute metrics without labels`. Without training
-labels there is nothing to learn but "no object"; without validation labels every metric is 0, regardless of the model.
+are missing or empty in ...`, or `no labels found in detect set, cannot compute metrics without labels`. Without
+training labels, there is nothing to learn but "no object"; without validation labels, every metric is 0, regardless of
+the model.
 
-**Why it happens.** Labels are expected at the path of the image, with the last `images` in it replaced by `labels`. The
-usual reasons are a different layout, different case (`Images`), a different extension, or a cache that is older than
-the labels.
+**Why it happens.** Ultralytics expects labels at the path of the image, with the last `images` in it replaced by
+`labels`. The usual causes are a different folder layout, a different case (`Images`), a different extension, or a cache
+that is older than the labels.
 
-**What to do.** Check the path of one image and the label path that it becomes; delete `labels.cache`; check the paths
+**What to do.** Check that the label path derived from one image path exists, delete `labels.cache`, and check the paths
 in `data.yaml`.
 
-**When it stays silent.** Single images without a label are background and fine: Ultralytics counts them and does not
-warn.
+**When it is not reported.** Individual images without labels are treated as background, which is fine: Ultralytics
+counts them and does not warn.
+
+**Severity.** The severity is `fatal` if Ultralytics raised an exception, and `warn` if it only printed a warning.
 
 Sources: `ultralytics/data/dataset.py`, `ultralytics/models/yolo/detect/val.py`.
 """
@@ -58,7 +61,7 @@ def judge(state: RunState) -> Finding | None:
         ),
         evidence=[text],
         remedies=[
-            "check where labels are expected: the image's path with its last `images` replaced by `labels`, and .txt",
+            "check that the label path derived from one image path exists: the last `images` is replaced by `labels`, the extension by .txt",
             "delete labels.cache: it may be older than the labels",
             "check the paths in data.yaml",
         ],
@@ -82,6 +85,6 @@ RULE = Rule(
     cases=[
         Case("no labels in the training set", [*started(), *raises(_TRAIN, last_step=0)], "fatal"),
         Case("no labels in the validation set", [*started(), *trains(), *printed(ID, _VALIDATION)], "warn"),
-        Case("another exception", [*started(), *raises("ValueError: No labels found for class 3")], None),
+        Case("a different exception", [*started(), *raises("ValueError: No labels found for class 3")], None),
     ],
 )

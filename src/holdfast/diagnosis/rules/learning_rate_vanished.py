@@ -1,24 +1,31 @@
 """The learning rate is zero while training continues.
 
-**What it means.** Steps are taken, time passes, and no weight changes. Either the learning rate was never above zero,
-or it fell to zero long before the end: everything after that is wasted.
+**What it means.** Steps are taken, but no weight changes. Either the learning rate was never above zero, or it fell to
+zero long before the end, and everything after that is wasted.
 
-**Why it happens.** A scheduler built for fewer steps than are taken (built for epochs and stepped for each batch; built
-for one device and run on several); a decay factor meant for epochs and applied to steps; a warm-up that never begins
-because its scheduler is never stepped; a rate read as 0 from a configuration.
+**Why it happens.** Common causes are a scheduler that was created for fewer steps than are taken (created for epochs
+but stepped for each batch; created for one device but run on several), a decay factor for epochs that is applied to
+steps, a warm-up that never begins because its scheduler is never stepped, or a learning rate that is read as 0 from a
+configuration.
 
-**What to do.** Print `optimizer.param_groups[0]["lr"]` at the end of each epoch. Give the scheduler the number of times
-that its `step()` is called: epochs, or `epochs * len(loader)`.
+**What to do.** Print `optimizer.param_groups[0]["lr"]` at the end of each epoch. Set the scheduler's `T_max` or
+`total_steps` to the number of `step()` calls: the number of epochs, or `epochs * len(loader)`.
 
-**What it needs to see.** A rate of exactly zero from the start for 100 steps; if the epochs of a data loader are seen,
-for two epochs or 1000 steps. Or a rate that fell to zero (or below 1e-8 of its peak) and stayed there for 200 steps and
-a fifth of all steps. It is fatal only if the command succeeded and the rate was never above zero.
+**When it is reported.** It is reported in two cases:
 
-**When it stays silent.** Warm-up from zero, by step or over the first epoch; a schedule that reaches zero when the
-training ends; runs in which several optimizers step; weights that were seen to change although the rate is zero, as
+- The rate has been exactly zero from the start for 100 steps; if a `DataLoader` is used, for 1000 steps, or for 100
+  steps once two epochs have finished. In a finished run, 20 steps are enough.
+- The rate fell to zero (or below 1e-8 of its peak) and stayed there for at least 200 steps and at least 20% of all
+  steps.
+
+**When it is not reported.** It is not reported for warm-up from zero, by step or over the first epoch; for a schedule
+that reaches zero when the run ends; if several optimizers are used; or if weights change although the rate is zero, as
 with optimizers that do not use it.
 
-Sources: transformers#33455 and the public lists of training faults (total steps miscomputed).
+**Severity.** The severity is `fatal` only if the command succeeded and the rate was never above zero, and `warn`
+otherwise.
+
+Sources: transformers#33455.
 """
 
 from __future__ import annotations
@@ -71,11 +78,11 @@ def _report_always_zero(attempt: AttemptState, limits: Mapping[str, float]) -> F
         + ("nothing was learned." if attempt.finished else "nothing is being learned."),
         evidence=[
             f"the highest rate of all parameter groups is 0.0 in {zero} of {zero} steps",
-            *([f"no weight changed in {attempt.weights.samples} samples"] if attempt.weights.samples else []),
+            *([f"no weight changed in {attempt.weights.samples} checked steps"] if attempt.weights.samples else []),
         ],
         remedies=[
             "print optimizer.param_groups[0]['lr'] after creating the optimizer: it may be read as 0 from a configuration",
-            "if it is warm-up, call the scheduler's step() after each optimizer.step()",
+            "if this is warm-up, call the scheduler's step() after each optimizer.step()",
         ],
         corrupt_from=attempt.first_step,
     )
@@ -110,8 +117,8 @@ def _report_fall(attempt: AttemptState, limits: Mapping[str, float]) -> Finding 
             *planned_steps,
         ],
         remedies=[
-            "give the scheduler the number of times that its step() is called: epochs, or epochs * len(loader)",
-            "or call its step() once per epoch, if it was created for epochs",
+            "set the scheduler's T_max or total_steps to the number of step() calls: epochs, or epochs * len(loader)",
+            "or call its step() only once per epoch, if it was created for epochs",
             "or stop here: further steps change nothing",
         ],
     )
@@ -133,7 +140,7 @@ RULE = Rule(
             "fatal",
         ),
         Case(
-            "built for epochs, stepped for each batch",
+            "created for epochs, stepped for each batch",
             [
                 *started(),
                 *schedule("CosineAnnealingLR", step=1, planned=300, done=1),
@@ -171,7 +178,7 @@ RULE = Rule(
             "warn",
         ),
         Case(
-            "reaches zero when the training ends",
+            "reaches zero when the run ends",
             [
                 *started(),
                 *steps(*[1.0] * 300, rate=DECAY),
@@ -191,7 +198,7 @@ RULE = Rule(
             None,
         ),
         Case(
-            "two optimizers, one of which waits",
+            "two optimizers, one of which is idle",
             [*started(), *steps(*[2.3] * 150, rate=0.0, other_steps={"Adam#2": 1})],
             None,
         ),

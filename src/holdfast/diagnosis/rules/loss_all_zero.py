@@ -1,20 +1,26 @@
 """Every loss so far is exactly zero.
 
-**What it means.** The number that the training minimizes has always been 0.0. There is nothing to learn from, so the
-model is the same at the end as at the start, although the progress bar looks normal.
+**What it means.** The loss has been exactly 0.0 in every step. There is nothing to learn from, so the model is the same
+at the end as at the start, although the progress bar looks normal.
 
-**Why it happens.** A device that loses scalar writes (on macOS 14.4 with torch 2.2, `x = zeros(3); x[1] = 1` does not
-store the 1), a loss multiplied by an empty mask, labels that never match, a target that was detached from the model.
+**Why it happens.** Common causes are a device bug that drops scalar assignments (on macOS 14.4 with torch 2.2, `x =
+zeros(3); x[1] = 1` does not store the 1), a loss multiplied by an empty mask, or labels that match no prediction.
 
-**What to do.** Run a few steps on the CPU. If the loss is not zero there, the device is at fault: use a newer torch, or
-the CPU. If it is zero there too, inspect the labels of one batch.
+**What to do.** Run a few steps on the CPU (`device=cpu`, or `holdfast check --device cpu -- COMMAND`). If the loss is
+not zero there, the device is the cause: use a newer torch, or train on the CPU. If it is zero there too, check that a
+batch contains labels and that they match the model's classes.
 
-**When it stays silent.** A loss that reaches zero after other values is a solved task, not a fault. Some losses are
-zero by construction and still have a gradient (`s - s.detach()` in policy gradients and score distillation): if a
-non-zero gradient was seen, this is a note and nothing is stopped.
+**When it is reported.** It is reported if the loss was zero in the first 20 steps, or in all steps of a finished run
+with at least three. If only the losses of epochs are known, at least two epochs are required.
 
-Sources: pytorch#122016, pytorch#123385, ultralytics#9113, ultralytics#9933; the first field report lost 43 minutes to
-it.
+**When it is not reported.** A loss that reaches zero after other values is ignored, because the task is solved.
+
+**Severity.** The severity is `fatal`. Some losses are zero by construction and still have a gradient (`s - s.detach()`
+in policy gradients and score distillation): if a nonzero gradient was observed, it is reported as a `note` and the run
+continues.
+
+Sources: pytorch#122016, pytorch#123385, ultralytics#9113, ultralytics#9933; in one reported case, 43 minutes of
+training were lost.
 """
 
 from __future__ import annotations
@@ -54,12 +60,12 @@ def judge(state: RunState) -> Finding | None:
         ),
         evidence=[
             f"{zeros} of {zeros} losses are 0.0",
-            "a non-zero gradient was seen" if has_gradient else "no non-zero gradient was seen",
+            "a nonzero gradient was observed" if has_gradient else "no nonzero gradient was observed",
         ],
         remedies=[
-            "inspect the labels of one batch: an empty mask or labels that never match give a loss of 0",
+            "check that a batch contains labels and that they match the model's classes: an empty mask or labels that match no prediction give a loss of 0",
             *(["on macOS 14.4 with torch 2.2, install torch 2.3 or newer"] if state.on_macos else []),
-            "if it trains on a GPU, run a few steps on the CPU: a loss that is not 0 there means that the device is at fault",
+            "if it trains on a GPU, run a few steps on the CPU: a loss that is not 0 there means that the device is the cause",
         ],
     )
 
@@ -75,8 +81,8 @@ def _report_by_epoch(attempt: AttemptState) -> Finding | None:
         message=f"Every training loss was exactly 0 in all {zeros} epochs: the model is not learning anything.",
         evidence=[f"the losses of {zeros} of {zeros} epochs are 0.0"],
         remedies=[
-            "inspect the labels of one batch: an empty mask or labels that never match give a loss of 0",
-            "run a few steps on the CPU: a loss that is not 0 there means that the device is at fault",
+            "check that a batch contains labels and that they match the model's classes: an empty mask or labels that match no prediction give a loss of 0",
+            "run a few steps on the CPU: a loss that is not 0 there means that the device is the cause",
             "on macOS 14.4 with torch 2.2, install torch 2.3 or newer",
         ],
     )
@@ -99,15 +105,15 @@ RULE = Rule(
         Case(
             "a short run that was zero throughout", [*started(), *losses(*[0.0] * 4), *ended(0, last_step=4)], "fatal"
         ),
-        Case("a window of zeros", [*started(), *window(1, 64, 0.0, zeros=64)], "fatal"),
+        Case("64 losses of zero, reported together", [*started(), *window(1, 64, 0.0, zeros=64)], "fatal"),
         Case(
             "zero by construction, with a gradient",
             [*started(), *losses(*[0.0] * 5, grad_norm=3.1), *losses(*[0.0] * 30, first=6)],
             "note",
         ),
         Case("zero with a gradient of zero", [*started(), *losses(*[0.0] * 30, grad_norm=0.0)], "fatal"),
-        Case("a table of epochs, all zero", [*started(), *_zero_epochs(3)], "fatal"),
-        Case("a table of one epoch", [*started(), *_zero_epochs(1)], None),
+        Case("a results file with several epochs, all losses zero", [*started(), *_zero_epochs(3)], "fatal"),
+        Case("a results file with one epoch", [*started(), *_zero_epochs(1)], None),
         Case("too few steps", [*started(), *losses(*[0.0] * 19)], None),
         Case("solved: it fell to zero and stayed there", [*started(), *losses(2.0, 0.5, *[0.0] * 200)], None),
         Case("zero at first, then not", [*started(), *losses(*[0.0] * 15, 0.4, *[0.0] * 30)], None),

@@ -1,29 +1,35 @@
 """A part of the loss is exactly zero while other parts are not.
 
-**What it means.** A detector's loss has parts: where objects are (box, dfl) and what they are (cls). If the parts about
-boxes are exactly 0 on images that do have labelled objects, no prediction is matched to any object: nothing about boxes
-is learned, and mAP stays at 0, although the total loss looks normal. It shows in the first batches, an epoch before all
-losses are zero.
+**What it means.** The loss of a detector has several parts: where objects are (box, dfl) and what they are (cls). If
+the box parts are exactly 0 on images that do contain labeled objects, no prediction is matched to any object: the model
+learns nothing about boxes, and mAP stays at 0, although the total loss looks normal. It is visible in the first
+batches; in one reported case, that was an epoch before the other losses also became zero.
 
-**Why it happens.** Labels that arrive corrupt on the device (copies to MPS that were not awaited, ultralytics 8.3.203
-on M3 and M4), boxes that are empty or outside their images, an assigner that fails on the device. On any device:
-objects of so few pixels that no prediction of an untrained model overlaps them.
+**Why it happens.** Common causes are labels that are corrupted on the device (asynchronous copies to MPS that were used
+before they finished, in ultralytics 8.3.203 on M3 and M4), boxes that are empty or outside their images, or an assigner
+that fails on the device. On any device, the objects may be so small that no prediction of an untrained model overlaps
+them.
 
 **What to do.** Open `train_batch0.jpg`: if the boxes are wrong there, the labels are wrong. Run a few steps with
-`device=cpu`: if box is not 0 there, the device is at fault; ultralytics 8.3.204 or newer does not copy that way. Never
-use `non_blocking=True` to MPS. If objects are only a few pixels wide, use a larger `imgsz`, or start from pretrained
-weights.
+`device=cpu`: if box is not 0 there, the device is the cause; upgrade to ultralytics 8.3.204 or newer, which no longer
+uses asynchronous copies. Never use `non_blocking=True` when copying to MPS. If objects are only a few pixels wide, use
+a larger `imgsz`, or start from pretrained weights.
 
-**What it needs to see.** Parts of the loss, from an adapter or from the columns of a results file. It is fatal if every
-part about boxes was 0 from the start in 10 steps with 30 labelled objects (20 steps if objects are not counted) or in a
-whole epoch, and another part was not.
+**When it is reported.** Holdfast must know the parts of the loss, from the Ultralytics integration or from the columns
+of a results file. It is reported if every box part was 0 from the start and another part was not:
 
-**When it stays silent.** On batches without labelled objects, where box may correctly be 0. Any other part that is 0
-from the start (a weight set to 0, a mask loss without masks, dfl if the model has none) is a note, and so is a part
-that fell to 0 and stays there while others continue.
+- in 10 steps with at least 30 labeled objects in total
+- in 20 steps, if labeled objects are not counted
+- in a whole epoch, if only the losses of epochs are known
 
-Sources: ultralytics/hub#1199, ultralytics#22228, ultralytics#7554, pytorch#139550, pytorch#189690; the results of the
-first field report have box = dfl = 0 and cls = 3.37 in epoch 1.
+**When it is not reported.** Batches without labeled objects are ignored, because box may correctly be 0 there.
+
+**Severity.** The severity is `fatal`. If any other part is 0 from the start for 100 steps (a weight set to 0, a mask
+loss without masks, dfl if the model has none), or if a part fell to 0 and stays there for 100 steps while others
+continue, it is reported as a `note`.
+
+Sources: ultralytics/hub#1199, ultralytics#22228, ultralytics#7554, pytorch#139550, pytorch#189690; in one reported
+case, the results show box = dfl = 0 and cls = 3.37 in epoch 1.
 """
 
 from __future__ import annotations
@@ -77,7 +83,7 @@ def _report_steps(attempt: AttemptState, limits: Mapping[str, float]) -> Finding
     evidence = [f"{name} is 0.0 in {steps} of {steps} steps" for name in zero]
     evidence += [f"{name} was between {series[name].lowest:.4g} and {series[name].highest:.4g}" for name in nonzero]
     if objects is not None:
-        evidence.append(f"those batches contained {objects} labelled objects")
+        evidence.append(f"those batches contained {objects} labeled objects")
     return _make_fatal(zero, f"the first {steps} steps", nonzero, evidence, attempt)
 
 
@@ -104,14 +110,14 @@ def _box_parts(names: Iterable[str]) -> list[str]:
 
 
 def _make_fatal(zero: list[str], when: str, nonzero: list[str], evidence: list[str], attempt: AttemptState) -> Finding:
-    try_cpu = ["run a few steps with device=cpu: if they are not 0 there, the device is at fault"]
+    try_cpu = ["run a few steps with device=cpu: if they are not 0 there, the device is the cause"]
     upgrade = ["install ultralytics 8.3.204 or newer"] if attempt.adapter in (None, "ultralytics") else []
     return Finding(
         rule="loss-component-zero",
         severity="fatal",
         message=f"{' and '.join(zero)} {'was' if len(zero) == 1 else 'were'} exactly 0 in {when} while "
         f"{' and '.join(nonzero)} {'was' if len(nonzero) == 1 else 'were'} not: no prediction is matched to an object, so "
-        "nothing about boxes is learned.",
+        "the model learns nothing about boxes.",
         evidence=evidence,
         remedies=[
             "check the boxes in train_batch0.jpg: if they are wrong there, the labels are wrong",
@@ -139,7 +145,7 @@ def _report_note(attempt: AttemptState, min_steps: float) -> Finding | None:
             severity="note",
             message=f"{name} has been exactly 0 {how}, while other parts of the loss are not.",
             evidence=[f"{name} was 0.0 in {part.zeros} of {part.count} steps"],
-            remedies=[f"if {name} is meant to count, check its weight and the labels that it needs"],
+            remedies=[f"if {name} is meant to be used, check its weight and the labels that it needs"],
             confidence="possible",
         )
     return None
@@ -164,7 +170,7 @@ RULE = Rule(
         ),
         Case("no box loss, and objects are not counted", [*started(), *_unmatched(20)], "fatal"),
         Case(
-            "the first field report: cls becomes 0 an epoch later",
+            "box and dfl are 0 from the start, cls an epoch later",
             [
                 *started(),
                 *validations(train__box_loss=[0.0] * 3, train__cls_loss=[3.37, 0.0, 0.0], train__dfl_loss=[0.0] * 3),
@@ -199,7 +205,7 @@ RULE = Rule(
             None,
         ),
         Case(
-            "all parts are zero: left to another rule",
+            "all parts are zero (reported as loss-all-zero)",
             [*started(), *parts(30, instances=3, box_loss=0.0, cls_loss=0.0)],
             None,
         ),

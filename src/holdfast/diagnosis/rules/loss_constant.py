@@ -1,28 +1,39 @@
 """The loss does not change at all.
 
-**What it means.** The loss is exactly the same number at every step, although the learning rate is not zero. The
-updates have no effect on the loss.
+**What it means.** The loss is exactly the same number in every step, although the learning rate is not zero. The
+optimizer's updates have no effect on the loss.
 
-**Why it happens.** The optimizer updates tensors that the model does not use (it was created before the model was
-copied, moved or wrapped). The loss is computed from a detached tensor. The network is dead: all activations are zero
-after too large a step, or the embeddings have collapsed to one point. The loss is clamped.
+**Why it happens.** The optimizer updates tensors that the model does not use, because it was created before the model
+was copied, moved or wrapped. Or the loss is computed from a detached tensor. Or the network is dead: all activations
+are zero after a step that was too large, or the embeddings have collapsed to one point. Or the loss is clamped.
 
-**What to do.** Print `loss.grad_fn`, and one weight before and after a step. Create the optimizer after the model has
-been moved to its device. If the loss became constant later in the run, resume from an earlier checkpoint with a lower
-learning rate.
+**What to do.** Print `loss.grad_fn`, and print one weight before and after a step. Create the optimizer after the model
+has been moved to its device. If the loss became constant later in the run, resume from an earlier checkpoint with a
+lower learning rate.
 
-**What it needs to see.** 50 steps from the start of the run, with a learning rate above zero. It is fatal if, in
-addition, no weight was seen to change or every sampled gradient was zero. Later in a run it is a warning, and only if
-the loss has been constant for 200 steps and is no lower than at the start.
+**When it is reported.** Either of these conditions is sufficient:
 
-**When it stays silent.** With a learning rate of zero (see learning-rate-vanished), and while warm-up raises it. If
-several optimizers step. After the loss has fallen: the task is solved, or all data is in one batch and the training has
-converged. If weights change and have gradients, the loss may be constant by design (policy-gradient surrogates): that
-is a note. A loss with few significant digits (bfloat16) can stay constant while the model changes: that is a warning,
-after many more steps.
+- From the start of the run, the loss is the same in 50 steps with a learning rate above zero. In a run that has already
+  finished successfully, 20 steps are sufficient. A loss with few significant digits (bfloat16) can stay constant while
+  the model changes, so it must be constant for 500 steps. While a warm-up raises the learning rate, ten times as many
+  steps are required.
+- Later in the run, the loss is the same in 200 steps (1000 for a loss with few significant digits) and is no lower than
+  at the start.
 
-Sources: silent training errors with stale optimizer parameters (accelerate#2665) and losses that are independent of the
-data.
+**Severity.** A loss that is constant from the start is reported as `fatal` if none of the checked weights changed or
+every sampled gradient was zero, except if the loss has few significant digits. It is reported as a `note` if weights
+change and have nonzero gradients, because the loss may be constant by design (policy-gradient surrogates). All other
+cases are reported as `warn`.
+
+**When it is not reported.** Nothing is reported in these cases:
+
+- The learning rate is zero (see learning-rate-vanished).
+- Several optimizers are used.
+- The loss is lower than at the start: the task is solved, or all data is in one batch and training has converged.
+- The run was resumed from a checkpoint, and the loss has been constant since then.
+- The loss is zero (see loss-all-zero).
+
+Sources: huggingface/accelerate#2665 (an optimizer with stale parameters).
 """
 
 from __future__ import annotations
@@ -88,14 +99,14 @@ def _judge_constant_from_start(attempt: AttemptState, same_steps: int) -> Findin
         + (
             "; weights change and have gradients, so this may be intended."
             if is_alive
-            else ": updates have no effect on it."
+            else ": the updates have no effect on it."
         ),
         evidence=[
             f"{same_steps} of {same_steps} losses are {attempt.loss.last:.9g}; the learning rate is not 0",
             *observations,
         ],
         remedies=[
-            "print loss.grad_fn, and one weight before and after a step: one of them will not be what you expect",
+            "print loss.grad_fn, and print one weight before and after a step: one of them will not be what you expect",
             "create the optimizer after the model has been copied, moved or wrapped",
             "check for .detach(), .item() or torch.no_grad() between the model and the loss",
         ],
@@ -151,7 +162,7 @@ RULE = Rule(
         ),
         Case("every gradient is zero", [*started(), *moved(3), *gradients(0.0), *steps(*[0.693147182] * 50)], "fatal"),
         Case(
-            "a short run that finished",
+            "a run of 20 steps that finished",
             [*started(), *STUCK, *steps(*[2.302585] * 20), *ended(0, last_step=20)],
             "fatal",
         ),
@@ -193,6 +204,6 @@ RULE = Rule(
             None,
         ),
         Case("a loss that varies", [*started(), *steps(*[2.3 + (n % 2) / 1e6 for n in range(90)])], None),
-        Case("windows that differ slightly", [*started(), *window(1, 64, 2.3), *window(65, 128, 2.31)], None),
+        Case("losses that differ slightly", [*started(), *window(1, 64, 2.3), *window(65, 128, 2.31)], None),
     ],
 )

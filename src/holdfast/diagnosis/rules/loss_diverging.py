@@ -1,27 +1,35 @@
 """The loss is far above its starting value and stays there.
 
-**What it means.** The model is much worse than the untrained model was. A single spike recovers; this does not.
+**What it means.** The model is much worse than the untrained model was. A single spike in the loss recovers; this does
+not.
 
-**Why it happens.** A learning rate that is too high, missing warm-up, inputs that are not normalized, gradients that
-are not cleared between steps, a wrong sign in the loss, or overflow in half precision.
+**Why it happens.** Possible causes are a learning rate that is too high, missing warm-up, inputs that are not
+normalized, gradients that are not cleared between steps, a wrong sign in the loss, or overflow in half precision.
 
 **What to do.** Resume from a checkpoint saved before the loss rose. Divide the learning rate by ten, add warm-up, and
 clip gradients.
 
-**What it needs to see.** 50 consecutive steps in which every loss is more than 10 times the highest of the first 20
-losses, and the newest losses are 100 times that value (1000 times if no data loader is seen). Or a jump within the
-first 20 steps, as with a learning rate that is far too high: 100 consecutive steps in which every loss is more than 5
-times the very first loss, and the newest losses are 10 times that value. It is fatal only beyond a million times, while
-the loss still rises from each ten steps to the next ten, and if the gradients have grown a thousandfold too.
+**When it is reported.** Either of these conditions is sufficient:
 
-**When it stays silent.** On losses that go below zero (policy gradients, densities). If several optimizers step
-(adversarial training), or one takes over from another. On spikes that recover. While the loss is falling again, because
-a new term may have been added to it. A jump counts only if the first loss is 0.1 or more: a loss that starts near zero
-(a student that is a copy of its teacher) can only rise. Jumps in Ultralytics trainings do not count either: until a
-detector proposes boxes, none is matched with an object, so the box losses that appear later are not a divergence.
+- For 50 consecutive steps, every loss is more than 10 times the highest of the first 20 losses, and the newest losses
+  are at least 100 times that value (1000 times if Holdfast does not observe a `DataLoader`).
+- The loss jumped within the first 20 steps, as it does if the learning rate is far too high: for 100 consecutive steps,
+  every loss is more than 5 times the very first loss, and the newest losses are at least 10 times that value.
 
-Sources: the public lists of training faults (learning rate 100 times off, inputs not normalized, no zero_grad:
-SO-60335387).
+**Severity.** It is reported as `fatal` if the loss is more than 1,000,000 times the highest of the first 20 losses, is
+still rising, and the gradient norm has grown by a factor of more than 1000. Otherwise it is reported as `warn`.
+
+**When it is not reported.** Nothing is reported in these cases:
+
+- The loss goes below zero (policy gradients, densities).
+- Several optimizers are used (adversarial training), or a second optimizer replaces the first.
+- The loss recovers from a spike, or is falling again, for example after a new term was added to it.
+- The loss jumped early, but the first loss was below 0.1: a loss that starts near zero can only rise (for example, if a
+  student starts as a copy of its teacher).
+- The loss jumped early in an Ultralytics run: a detector has no box loss until its first predictions match an object,
+  so a later rise is normal.
+
+Sources: Stack Overflow question 60335387.
 """
 
 from __future__ import annotations
@@ -175,18 +183,18 @@ RULE = Rule(
     page=__doc__ or "",
     cases=[
         Case(
-            "keeps rising, and the gradients rise with it",
+            "the loss keeps rising, and the gradients rise with it",
             [*started(), *trains(), *steps(*GROWING, norm=GROWING)],
             "fatal",
         ),
-        Case("keeps rising, gradients not seen", [*started(), *steps(*GROWING)], "warn"),
+        Case("the loss keeps rising, and the gradients are unknown", [*started(), *steps(*GROWING)], "warn"),
         Case(
-            "jumps to a high level and stays there",
+            "the loss jumps to a high level and stays there",
             [*started(), *steps(*NOISY, *[900.0 + 50 * (n % 7) for n in range(80)], loader=True)],
             "warn",
         ),
         Case(
-            "jumps in the first steps because the learning rate is far too high",
+            "the loss jumps in the first steps because the learning rate is far too high",
             [*started(), *steps(49.9, 222.6, 912.9, *[900.0 + 90 * (n % 9) for n in range(120)])],
             "warn",
         ),

@@ -1,18 +1,24 @@
 """The loss became NaN or infinite.
 
 **What it means.** An optimizer step on a non-finite loss makes the weights non-finite, and then every later loss too.
-From that step on the run only wastes time.
+From that step on, the run only wastes time.
 
-**Why it happens.** A learning rate that is too high, overflow in half precision, a division by zero or a logarithm of
-zero in the loss, corrupt inputs, or a device whose work was aborted (`command buffer exited with error status` on MPS).
+**Why it happens.** Possible causes are a learning rate that is too high, overflow in half precision, a division by zero
+or a logarithm of zero in the loss, corrupt inputs, or a device whose work was aborted (`command buffer exited with
+error status` on MPS).
 
-**What to do.** Resume from the last checkpoint before it. Halve the learning rate or add warm-up. Clip gradients. Find
-the batch that causes it. `torch.autograd.set_detect_anomaly(True)` names the operation, but slows down the training.
+**What to do.** Resume from the last checkpoint saved before the first NaN. Halve the learning rate or add warm-up, and
+clip gradients. Find the batch that causes the NaN: `torch.autograd.set_detect_anomaly(True)` names the operation, but
+slows down training.
 
-**When it stays silent.** A single non-finite loss is only a warning: gradient scalers and some trainers recover from
-it. Five in a row do not recover.
+**Severity.** A single non-finite loss is reported as `warn`, because gradient scalers and some trainers recover from
+it. Five non-finite losses in a row are reported as `fatal`, and so is a non-finite training loss in the last two epochs
+if only the losses of whole epochs are known.
 
-Sources: pytorch#123171, pytorch#125954; Ultralytics' own recovery checks only the last batch of an epoch.
+**When it is not reported.** If only the losses of whole epochs are known, a single epoch with a non-finite loss is not
+reported.
+
+Sources: pytorch#123171, pytorch#125954. Ultralytics' own recovery checks only the last batch of an epoch.
 """
 
 from __future__ import annotations
@@ -96,13 +102,17 @@ RULE = Rule(
     cases=[
         Case("NaN that persists", [*started(), *trains(), *losses(1.0, 0.9, *["nan"] * 5)], "fatal"),
         Case("one infinite loss", [*started(), *losses(1.0, "inf", 0.9)], "warn"),
-        Case("a whole window of NaN", [*started(), *losses(1.0), *window(2, 40, 0.0, nonfinite=39)], "fatal"),
+        Case("a long sequence of NaN losses", [*started(), *losses(1.0), *window(2, 40, 0.0, nonfinite=39)], "fatal"),
         Case(
-            "a log of epochs, NaN from the third epoch on",
+            "a log with one loss per epoch, NaN from the third epoch on",
             [*started(), *(_make_epoch(n, 1.0 if n < 3 else "nan") for n in range(1, 6))],
             "fatal",
         ),
-        Case("a log of epochs, one NaN", [*started(), _make_epoch(1, "nan"), _make_epoch(2, 0.9)], None),
+        Case(
+            "a log with one loss per epoch, NaN in one epoch",
+            [*started(), _make_epoch(1, "nan"), _make_epoch(2, 0.9)],
+            None,
+        ),
         Case(
             "one NaN long ago, and a new one that persists",
             [*started(), *losses(1.0, "nan", *[0.9] * 20, *["nan"] * 5)],

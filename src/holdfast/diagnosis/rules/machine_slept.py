@@ -1,10 +1,12 @@
-"""The machine slept while the training ran.
+"""The machine slept during training.
 
-**What it means.** The wall clock advanced while the machine was asleep. An epoch that seems to have taken ten hours
-took its usual time; the rest was sleep. The training itself did not slow down.
+**What it means.** The clock advanced while the machine was asleep. An epoch that seems to have taken ten hours took its
+usual time, and the machine slept for the rest. Training itself did not slow down.
 
 **What to do.** Holdfast asks the system to stay awake during a run. A closed lid, an empty battery or a forced sleep
-overrides that: keep the lid open and the charger connected.
+overrides that, so keep the lid open and the charger connected.
+
+**Severity.** It is always reported as a `note`.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="machine-slept",
         severity="note",
-        message=f"The machine slept for {duration(slept)}: the training did not run during that time.",
-        evidence=[f"the wall clock advanced {slept:.0f} s more than the machine's running time"],
+        message=f"The machine slept for {duration(slept)}: the run was paused during that time.",
+        evidence=[f"the clock advanced {slept:.0f} s more than the time the machine was awake"],
         remedies=["keep the lid open and the charger connected during a run"],
     )
 

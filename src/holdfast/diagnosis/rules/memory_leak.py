@@ -1,31 +1,48 @@
-"""The training's memory grows steadily and will run out.
+"""Memory usage grows steadily and will exceed the available memory.
 
-**What it means.** The training uses a little more memory with every step or epoch and releases none of it. The forecast
-gives the step or epoch near which memory runs out. The system then swaps, and finally kills the training without a
+**What it means.** The run uses a little more memory with every step or epoch and releases none of it. The finding
+estimates the step or epoch at which memory will run out. The system then swaps, and finally kills the process without a
 message.
 
-**Why it happens.** A graph that is kept alive (`total += loss` instead of `loss.item()`), a list that collects outputs,
-hooks that are registered again and again, a Dataset whose Python lists are copied page by page into every loader
-worker, a device driver that caches one graph per input shape (MPS), or a leak in a library.
+**Why it happens.** Possible causes are an autograd graph that is kept alive (`total += loss` instead of `loss.item()`),
+a list that collects outputs, hooks that are registered repeatedly, a Dataset whose Python lists are copied page by page
+into every `DataLoader` worker, a device driver that caches one graph per input shape (MPS), or a leak in a library.
 
-**What to do.** Find what is kept. Until then, save checkpoints often, and resume from the last one in a new process
-before the forecast is reached.
+**What to do.** Find the objects that are never released, for example with `tracemalloc` or, on CUDA,
+`torch.cuda.memory._snapshot()`. Until they are found, save checkpoints often, and restart from the latest one before
+memory runs out. If the run takes snapshots (see docs/guard.md and docs/ultralytics.md), Holdfast does this
+automatically, unless the plan sets `planned_restarts = false`.
 
-**What it needs.** Samples of memory over some time after the first step. A warning has two conditions. The limit must
-be reached before the planned end, or within two days if no end is known. And the growth must have continued from epoch
-to epoch: through five epochs, or through eight while more than half of the memory is left. The forecast reaches at most
-20 times as far ahead as the window it is made from. It is the step at which the peaks of an epoch, or the next
-validation, exceed the limit. If there are no epochs to show whether the growth stops, half of the memory must be used
-up; in the first epochs of a loader, almost all of it. The limit is the plan's budget, or else the available memory plus
-what the training used in the last samples. On a Mac the driver's memory counts too, because it is the same memory.
-`budget_gib` sets a lower limit.
+**When it is reported.** Holdfast measures memory usage after the first step and reports steady growth of at least 128
+MiB. The memory limit of the run is the smallest of these amounts:
 
-**When it stays silent.** On caches that fill and stop (also if they fill more and more slowly), on the sawtooth of a
-garbage collector, on single jumps, on noise, and during warm-up. Steady growth that does not reach the limit in time is
-a note. A cache that fills evenly for more than eight epochs looks like a leak until it stops.
+- the available memory plus the memory that the run already uses (on a Mac including the memory of the GPU driver, which
+  is the same memory);
+- the total memory of the machine or of its container;
+- `memory` in the `[budget]` table of the plan;
+- `budget_gib`, if you set it (`--rule memory-leak.budget_gib=N`).
 
-Sources: pytorch#13246 (loader workers), pytorch#181213 and ultralytics#24065 (MPS); the run of the fourth field report
-was killed in epoch 94 of 100 after 70 hours.
+If memory grows on a device with its own memory, the limit is the capacity that the device reports.
+
+**Severity.** It is reported as `warn` if both of these conditions are met:
+
+- The forecast reaches the memory limit before the planned end of the run, or within 48 hours if the end is unknown.
+- The growth has continued for at least five epochs (eight if more than half of the memory is still free). In earlier
+  epochs, 85% of the memory limit must be in use. If the run has no epochs, about half of the memory must be in use.
+
+Other steady growth is reported as a `note`: in runs with a `DataLoader` after the same number of epochs, in other runs
+if it is at least 256 MiB.
+
+The forecast is the first step at which peak memory usage, including that of validation, exceeds the limit. It extends
+at most 20 times the observation period into the future. If the growth has not continued for enough epochs, it extends
+at most 1.5 times the observation period (3 times if about half of the memory is in use).
+
+**When it is not reported.** Nothing is reported for caches that stop growing, even gradually, for the sawtooth pattern
+of a garbage collector, for single jumps, for noise, or during warm-up. A cache that grows evenly for more than eight
+epochs cannot be distinguished from a leak until it stops.
+
+Sources: pytorch#13246 (`DataLoader` workers), pytorch#181213 and ultralytics#24065 (MPS). In one reported case, a run
+was killed in epoch 94 of 100, after 70 hours.
 """
 
 from __future__ import annotations
@@ -70,7 +87,7 @@ def judge(state: RunState) -> Finding | None:
         rule="memory-leak",
         severity="warn" if runs_out else "note",
         message=_format_message(state, leak)
-        + ("" if leak.settled else " Too few epochs were seen to tell whether it stops."),
+        + ("" if leak.settled else " Too few epochs have finished to tell whether the growth will stop."),
         evidence=_collect_evidence(state, leak),
         remedies=_select_remedies(state, leak),
     )
@@ -99,13 +116,13 @@ def _format_message(state: RunState, leak: Leak) -> str:
     else:
         rate = f"{size(leak.growth.rate * 1000)} every 1000 steps"
     if leak.limit is None:
-        return f"The training's {leak.which} grow steadily by {rate}; the device does not report its capacity."
-    grows = f"The training's memory grows steadily by {rate}"
+        return f"The {leak.which} grow steadily by {rate}; the device does not report its capacity."
+    grows = f"Memory usage grows steadily by {rate}"
     if leak.forecast is None and leak.growth.settles_at < leak.limit.bytes:
         return f"{grows}; the growth slows down and should stop before memory runs out."
     if leak.forecast is None:
-        return f"{grows}; it is too early to tell when memory runs out."
-    return f"{grows}: at this rate, memory runs out {_format_forecast(state, leak, leak.forecast)}."
+        return f"{grows}; it is too early to tell when memory will run out."
+    return f"{grows}: at this rate, memory will run out {_format_forecast(state, leak, leak.forecast)}."
 
 
 def _format_forecast(state: RunState, leak: Leak, forecast: Forecast) -> str:
@@ -138,7 +155,7 @@ def _collect_evidence(state: RunState, leak: Leak) -> list[str]:
     ]
     if first.own is not None and last.own is not None:
         own = last.own - first.own
-        evidence.append(f"the training process accounts for {size(own)} of the growth of {size(last.rss - first.rss)}")
+        evidence.append(f"the main process accounts for {size(own)} of the growth of {size(last.rss - first.rss)}")
     if last.processes > first.processes:
         evidence.append(f"{first.processes} processes at first, {last.processes} now")
     return evidence
@@ -150,7 +167,7 @@ def _select_remedies(state: RunState, leak: Leak) -> list[str]:
     in_workers = None not in (leak.limit, first.own, last.own) and (last.own or 0.0) - (first.own or 0.0) < 0.5 * grown
     remedies = []
     if leak.forecast is not None:
-        remedies.append("save a checkpoint before that, and resume from it in a new process")
+        remedies.append("save a checkpoint before memory runs out, and resume from it in a new process")
     if last.processes > first.processes:
         remedies.append(
             "stop processes that are no longer needed: loaders with persistent workers accumulate if they are recreated each epoch"
@@ -222,19 +239,19 @@ RULE = Rule(
             "warn",
         ),
         Case(
-            "memory would run out only long after the training ends",
+            "memory would run out only long after the end of the run",
             memory_history(planned=30, rss=lambda part: 2.0 + part),
             "note",
         ),
         Case(
-            "a leak after the caches have filled",
+            "a leak that continues after all caches are full",
             memory_history(planned=100, rss=lambda p: 3 * min(1, p * 5) + 4 * p),
             "warn",
         ),
         Case("a jump at each epoch", memory_history(planned=100, rss=lambda part: 2.0 + 0.2 * int(part * 24)), "warn"),
-        Case("a cache that fills in the first epoch and stops", _simulate_cache(0.25, 900), None),
-        Case("a cache that fills in the first three epochs and stops", _simulate_cache(0.25, 300), None),
-        Case("a buffer that fills and stops, no epochs known", _simulate_cache(0.5, None), "note"),
+        Case("a cache that is full after the first epoch", _simulate_cache(0.25, 900), None),
+        Case("a cache that is full after three epochs", _simulate_cache(0.25, 300), None),
+        Case("no epochs are known and a buffer stops growing", _simulate_cache(0.5, None), "note"),
         Case(
             "a garbage collector that runs from time to time",
             memory_history(rss=lambda part: 2.0 + 3.0 * (part * 12 % 1)),

@@ -1,18 +1,27 @@
 """The machine has almost no memory left.
 
-**What it means.** Several consecutive samples found almost no memory left, or swap usage grows fast while little memory
-is left. Everything becomes slow, and soon the system kills the largest process, which is most likely this training.
+**What it means.** Several consecutive measurements found almost no available memory, or swap usage grows fast while
+little memory is available. Everything becomes slow, and the system will soon kill the largest process, which is
+probably this run.
 
-**Why it happens.** The training needs more than the machine has: a batch or images that are too large, a dataset cache,
-many loader workers. Or another program uses the memory. The finding shows how much is used by this training and how
-much by others.
+**Why it happens.** The run needs more memory than the machine has, because of a batch or images that are too large, a
+dataset cache, or many `DataLoader` workers. Or another program uses the memory. The finding shows how much memory this
+run uses and how much other programs use.
 
-**What to do.** If other programs use the memory, close them. If the training does, use fewer workers, no dataset cache,
-or a smaller batch with more gradient accumulation.
+**What to do.** If other programs use the memory, close them. If the run uses it, use fewer workers, disable dataset
+caching, or use a smaller batch with more gradient accumulation.
 
-**What it needs.** Samples of memory, and the machine's total memory (or the limit of the container). It stays silent on
-a single low sample, and on swap usage while plenty of memory is left: systems move idle pages to swap. If the training
-itself uses little memory, it is a note.
+**When it is reported.** Less than 15% of the machine's memory (or of the container's limit) must be available, and one
+of these conditions must be met:
+
+- Less than 4% was available in 5 consecutive measurements.
+- Swap usage grew by at least 1 GiB within 120 seconds.
+
+**Severity.** It is reported as `warn` if the run itself uses at least 25% of the machine's memory, and as a `note`
+otherwise.
+
+**When it is not reported.** Nothing is reported for a single low measurement, or for swap usage while plenty of memory
+is available: operating systems move idle pages to swap.
 
 Sources: ultralytics#7471, ultralytics#24065.
 """
@@ -61,23 +70,23 @@ def judge(state: RunState) -> Finding | None:
     own = last.rss + driver
     others = max(0.0, total - last.available - own)
     largest_user = (
-        "most memory is used by this training"
+        "most of the memory is used by this run"
         if own >= others
-        else "most memory is used by other programs or the system"
+        else "most of the memory is used by other programs or the system"
     )
     return Finding(
         rule="memory-pressure",
         severity="warn" if own >= limits["ours_part"] * total else "note",
-        message=f"Memory is almost full: only {size(last.available)} of {size(total)} is left, and {largest_user}.",
+        message=f"Memory is almost full: only {size(last.available)} of {size(total)} is available, and {largest_user}.",
         evidence=[
             *signs,
-            f"this training uses {size(own)} in {last.processes} process{'es' if last.processes != 1 else ''}"
+            f"this run uses {size(own)} in {last.processes} process{'es' if last.processes != 1 else ''}"
             + (f" ({size(driver)} of it in the device driver)" if driver else ""),
             f"other programs use {size(others)}; {size(last.swap)} is in swap",
         ],
         remedies=[
-            *([] if own >= others else ["close other programs: they use more memory than the training"]),
-            *(["use fewer loader workers"] if last.processes > 2 else []),
+            *([] if own >= others else ["close other programs: they use more memory than this run"]),
+            *(["use fewer DataLoader workers"] if last.processes > 2 else []),
             "turn off dataset caching (Ultralytics: cache=False)",
             "use a smaller batch with more gradient accumulation: the effective batch size stays the same",
         ],
@@ -93,7 +102,7 @@ def _find_scarcity(memory: Memory, total: int, limits: Mapping[str, float]) -> s
         low += 1
     if low < limits["samples"]:
         return None
-    return f"less than {size(min_available)} was left in {low} consecutive samples"
+    return f"less than {size(min_available)} was available in {low} consecutive measurements"
 
 
 def _find_swap_growth(memory: Memory, limits: Mapping[str, float]) -> str | None:
@@ -130,7 +139,9 @@ RULE = Rule(
             "warn",
         ),
         Case("enough memory is left", memory_history(samples=20, rss=10.0, others=2.0), None),
-        Case("a single low sample", memory_history(samples=20, rss=lambda part: 13.8 if part == 0.5 else 3.0), None),
+        Case(
+            "a single low measurement", memory_history(samples=20, rss=lambda part: 13.8 if part == 0.5 else 3.0), None
+        ),
         Case(
             "idle pages go to swap while plenty of memory is left",
             memory_history(samples=20, swap=lambda part: 8.0 * part),

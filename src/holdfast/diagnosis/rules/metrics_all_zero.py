@@ -1,28 +1,33 @@
 """Every score of every validation is exactly zero.
 
-**What it means.** Precision, recall, mAP and every other score have been 0 in all validations. In the first epochs of a
-model that is trained from scratch this is usual. At the end of a training it means that the saved model predicts
-nothing correctly, even though the command succeeded.
+**What it means.** Precision, recall, mAP and every other score have been 0 in all validations. This is usual in the
+first epochs of a model that is trained from scratch. At the end of a run it means that the saved model predicts nothing
+correctly, even though the command succeeded.
 
-**Why it happens.** The model did not learn (see loss-all-zero and loss-component-zero). Or it did, and the validation
-is at fault: half precision on a device that does not support it (ultralytics 8.0.142 with torch 2.0.1), validation
-labels that do not match the classes, a confidence threshold above all predictions, or an NMS that exceeded its time
-limit.
+**Why it happens.** The model did not learn (see loss-all-zero and loss-component-zero). Or the model learned, but
+validation is wrong. Possible causes are half precision on a device that does not support it (ultralytics 8.0.142 with
+torch 2.0.1), validation labels that do not match the classes, a confidence threshold above all predictions, or
+non-maximum suppression that exceeded its time limit (see nms-cut-short).
 
-**What to do.** If the training took only some dozens of steps, or a few hundred with falling losses, train longer: a
-detector that is trained from scratch detects nothing before that. Otherwise, if another device was used for training,
-validate the checkpoint on the CPU: `yolo val model=best.pt device=cpu`. If the score is not 0 there, the device is at
-fault. If it is 0, inspect the predictions for a few training images at a low confidence threshold (`conf=0.001`).
+**What to do.** If the run took only a few dozen steps, or a few hundred steps in which the loss fell, train longer: a
+detector that is trained from scratch detects nothing that early. In a longer run, if you did not train on the CPU,
+validate the checkpoint there: `yolo val model=best.pt device=cpu`. If the score is not 0 on the CPU, the device is the
+cause. If it is 0, inspect the predictions for a few training images at a low confidence threshold (`conf=0.001`).
 
-**What it needs to see.** It is a note after 3 validations. It is a warning if the loss has clearly fallen nevertheless,
-after 10 validations and 30% of the planned epochs (20 validations if the plan is not known). It is fatal if the command
-succeeded after 5 validations or more, or if the losses are exactly 0 too.
+**Severity.** The severity depends on the number of validations:
 
-**When it stays silent.** As soon as one score of one validation was not 0, and if no score is measured. Losses are not
-scores.
+- It is reported as a `note` after 3 validations.
+- It is reported as `warn` if the loss has clearly fallen, after 10 validations and 30% of the planned epochs (after 20
+  validations if the number of epochs is unknown).
+- It is reported as `fatal` if the command succeeded after 5 validations or more, or if the losses are exactly 0 too.
+- It is reported as a `note` in all of these cases if no score has a well-known name such as mAP or accuracy, because an
+  unknown score may be best at 0.
 
-Sources: ultralytics#3962, ultralytics#9113, ultralytics/hub#1199; the run of the first field report ended with exit
-code 0 and all metrics 0.
+**When it is not reported.** Nothing is reported once any score of any validation is nonzero, or if no score is
+measured. Losses are not scores.
+
+Sources: ultralytics#3962, ultralytics#9113, ultralytics/hub#1199. In one reported case, a run ended with exit status 0
+and all metrics at 0.
 """
 
 from __future__ import annotations
@@ -117,7 +122,7 @@ def judge(state: RunState) -> Finding | None:
 
 def _select_remedies(attempt: AttemptState, *, is_brief: bool, has_fallen: bool, steps_unknown: bool) -> list[str]:
     device = device_kind(attempt, attempt.settings)
-    on_the_cpu = "validate the checkpoint on the CPU (yolo val model=best.pt device=cpu): if the score is not 0, the device is at fault"
+    on_the_cpu = "validate the checkpoint on the CPU (yolo val model=best.pt device=cpu): if the score is not 0 there, the device is the cause"
     train_longer = (
         f"train longer: {attempt.last_step} steps are very few{', and the loss was falling' if has_fallen else ''}"
     )
@@ -199,7 +204,7 @@ RULE = Rule(
             "fatal",
         ),
         Case(
-            "the results of the first field report",
+            "box and class losses and all scores are 0 after the first epoch",
             [
                 *started(),
                 *validations(train__box_loss=[0.0] * 4, train__cls_loss=[3.4, 0.0, 0.0, 0.0], metrics__mAP50=[0.0] * 4),
@@ -230,12 +235,12 @@ RULE = Rule(
         ),
         Case("the first two validations", [*started(), *FALLING, *_make_zero_scores(2)], None),
         Case(
-            "one score was not 0",
+            "a score that was nonzero once",
             [*started(), *validations(metrics__mAP50=[0.0, 0.0, 0.01, 0.0, 0.0, 0.0]), *ended(0, last_step=60)],
             None,
         ),
         Case(
-            "the final validation of the checkpoint is not 0, so the finding is retracted",
+            "the final validation of the checkpoint is not 0, so the finding is withdrawn",
             [*started(), *_make_zero_scores(6), *final(metrics__mAP50=0.4), *ended(0, last_step=60)],
             None,
         ),

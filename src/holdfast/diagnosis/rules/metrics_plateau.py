@@ -1,19 +1,22 @@
 """The best score has not improved for a long time.
 
-**What it means.** The validations since the best one brought no improvement. The rest of the planned training probably
-will not either, unless something changes.
+**What it means.** No recent validation has clearly improved on the best score. Continuing with the same settings is
+unlikely to help.
 
 **Why it happens.** The model has learned what it can from this data with these settings. Or the learning rate is too
 high to converge, or too low to make progress.
 
-**What to do.** Use the checkpoint of the best epoch. Use early stopping with a patience, or change one thing: a lower
-learning rate, more data.
+**What to do.** Use the checkpoint of the best epoch. Use early stopping (`patience=N`), or change one thing at a time,
+such as the learning rate or the amount of data.
 
-**What it needs to see.** The score that selects the best checkpoint (fitness, mAP50-95, F1, accuracy), or else the
-validation loss. It must have improved by less than 1% over 15 validations and over a third of all validations.
+**When it is reported.** The rule checks the score that selects the best checkpoint (fitness, mAP50-95, F1, accuracy),
+or the validation loss if there is no such score. It is reported if this value improved by less than 1% during at least
+the last 15 validations and at least the last third of all validations.
 
-**When it stays silent.** While the score improves, in short runs, at the top of the scale (a score that is already
-above 0.99), and if every score is 0 (see metrics-all-zero). It is never more than a note.
+**Severity.** It is always reported as a `note`. It is withdrawn if the score improves again before the run ends.
+
+**When it is not reported.** Nothing is reported while the score improves, in short runs, if the score is already at
+least 0.99, or if every score is 0 (see metrics-all-zero).
 """
 
 from __future__ import annotations
@@ -60,7 +63,7 @@ def judge(state: RunState) -> Finding | None:
         ],
         remedies=[
             f"use the checkpoint of epoch {best.epoch}",
-            "stop here, or change one thing: a lower learning rate, more or different data",
+            "stop here, or change one thing at a time, such as the learning rate or the amount of data",
         ],
         confidence="likely",
     )

@@ -3,19 +3,22 @@
 **What it means.** If a score doubles and halves between validations, a single value means little. It shows neither that
 the last change of settings helped, nor that the checkpoint with the highest value is the best.
 
-**Why it happens.** A small validation set, few predictions above the threshold (precision with a recall near zero), a
-learning rate that is still high, or batch statistics over small batches.
+**Why it happens.** Possible causes are a small validation set, few predictions above the threshold (precision at a
+recall near zero), a learning rate that is still high, or batch statistics over small batches.
 
-**What to do.** Compare by a more stable score (mAP50-95 instead of precision), over several validations and several
-seeds. Lower the learning rate, or average the weights (EMA).
+**What to do.** Compare runs by a more stable metric (mAP50-95 instead of precision), over several validations and
+several seeds. Lower the learning rate, or average the weights (EMA).
 
-**What it needs to see.** At least 6 validations. Among the last 12 there must be at least 3 jumps, in both directions,
-by a factor of 1.8 or more and by at least a quarter of the highest value.
+**When it is reported.** There must be at least 6 validations. Among the last 12, there must be at least 3 jumps, with
+at least one in each direction. A jump is a change by a factor of at least 1.8 and by at least a quarter of the highest
+value.
 
-**When it stays silent.** On losses, on scores that rise steeply and stay high, and on single outliers. It is never more
-than a note, and it is retracted if the newest validations are stable at the end.
+**Severity.** It is always reported as a `note`. It is withdrawn if the last validations are stable when the run ends.
 
-Sources: the second field report: precision 0.131, 0.471, 0.244, 0.085, 0.100, 0.499.
+**When it is not reported.** Nothing is reported for losses, for scores that rise steeply and stay high, or for single
+outliers.
+
+Sources: in one reported case, the precision of consecutive validations was 0.131, 0.471, 0.244, 0.085, 0.100, 0.499.
 """
 
 from __future__ import annotations
@@ -57,13 +60,13 @@ def judge(state: RunState) -> Finding | None:
                 rule="metrics-unstable",
                 severity="note",
                 message=f"{name} jumps from one validation to the next: between {min(values):.3g} and {max(values):.3g} in "
-                f"the last {len(values)}. A single value of it means little.",
+                f"the last {len(values)}. A single value means little.",
                 evidence=[
                     f"{up} jumps up and {down} down by a factor of {limits['factor']:g} or more",
                     f"{name}: " + ", ".join(f"{point.value:.3g} (epoch {point.epoch})" for point in points[-8:]),
                 ],
                 remedies=[
-                    "compare runs by a more stable score (mAP50-95), over several validations and seeds",
+                    "compare runs by a more stable metric (mAP50-95), over several validations and seeds",
                     "validate on more data, or lower the learning rate",
                 ],
                 confidence="likely",
@@ -92,7 +95,7 @@ RULE = Rule(
     retractable=True,
     cases=[
         Case(
-            "the scores of the second field report",
+            "precision that jumps between 0.085 and 0.499",
             [*started(), *validations(metrics__precision=[0.131, 0.471, 0.244, 0.085, 0.100, 0.499])],
             "note",
         ),

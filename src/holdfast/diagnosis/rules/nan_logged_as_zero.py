@@ -1,20 +1,20 @@
 """Transformers logs a loss of 0 that is really NaN.
 
-**What it means.** The log shows `{'loss': 0.0, 'grad_norm': nan, ...}`. The Trainer replaces a non-finite loss by the
-mean of the losses before it (`logging_nan_inf_filter=True` is its default), or by 0 if there was none since the last
-log line. The log and every tracker show a clean curve. But the backward pass and the optimizer step ran with NaN, and
-the weights are NaN from then on.
+**What it means.** The log shows `{'loss': 0.0, 'grad_norm': nan, ...}`. The Trainer replaces a non-finite loss with the
+mean of the losses before it (`logging_nan_inf_filter=True` is the default), or with 0 if there was none since the last
+log line. The log and every experiment tracker therefore show a clean curve. But the backward pass and the optimizer
+step ran with NaN, and the weights are NaN from then on.
 
-**Why it happens.** float16 without a gradient scaler, a learning rate that is too high, batches in which no token has a
-label, or weights that were NaN from the start.
+**Why it happens.** Possible causes are float16 without a gradient scaler, a learning rate that is too high, batches in
+which no token has a label, or weights that were NaN from the start.
 
 **What to do.** Set `logging_nan_inf_filter=False`, so that the log shows the real loss. Use bfloat16 or float32 instead
-of float16. Inspect the first batch that produces NaN. Checkpoints from before the first such line are good; later ones
+of float16. Inspect the first batch that produces NaN. Checkpoints saved before the first such line are good; later ones
 are not.
 
-**When it is fatal.** If the last log lines before the end, at least three, all show it. While the training runs it is a
-warning: with a gradient scaler, single such steps are skipped and do no harm. If the probe sees the losses themselves,
-`loss-not-finite` judges them.
+**Severity.** It is reported as `fatal` when the run has ended and its last log lines, at least three, all show a loss
+of 0 with a NaN gradient. During training it is reported as `warn`, because a gradient scaler skips single steps of this
+kind without harm. If Holdfast can read the losses directly, `loss-not-finite` reports them too.
 
 Sources: Transformers' `trainer.py` and `logging_nan_inf_filter`; transformers#13619, trl#6702, LLaMA-Factory#3308.
 """
@@ -87,7 +87,11 @@ RULE = Rule(
     page=__doc__ or "",
     words=WORDS,
     cases=[
-        Case("during training, not seen by the probe", [*started(), *printed(ID, _LINE, stream="stdout")], "warn"),
+        Case(
+            "a log line during training, and the losses themselves are unknown",
+            [*started(), *printed(ID, _LINE, stream="stdout")],
+            "warn",
+        ),
         Case("a log that ends with such lines", [*started(), *ended(0, words=[_LINE] * 4)], "fatal"),
         Case("the format of newer versions", [*started(), *ended(0, words=[_NEWER_LINE] * 4)], "fatal"),
         Case(

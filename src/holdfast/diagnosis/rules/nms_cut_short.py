@@ -1,17 +1,18 @@
-"""A validation exceeded the time limit of its NMS, so its metrics are too low.
+"""Validation exceeded the time limit for NMS, so its metrics are too low.
 
-**What it means.** `NMS time limit 2.800s exceeded`: Ultralytics stops non-maximum suppression (NMS) after 2 s plus 0.05
-s for each image of the batch, and the remaining images get no boxes at all. They count as if nothing had been detected.
-Precision, recall and mAP of that validation are wrong, and so is the choice of `best.pt` that is based on them.
+**What it means.** Ultralytics printed `NMS time limit 2.800s exceeded`. It stops non-maximum suppression (NMS) after 2
+s plus 0.05 s for each image of the batch, and the remaining images get no boxes at all. They are scored as if nothing
+had been detected. Precision, recall and mAP of that validation are wrong, and `best.pt`, which is selected by them, may
+be the wrong checkpoint.
 
-**Why it happens.** Very many boxes above the confidence threshold (an early, untrained model; many objects; large
-images), a slow device, or a machine that is busy with something else.
+**Why it happens.** Very many boxes are above the confidence threshold (an untrained model, many objects, or large
+images), the device is slow, or the machine is busy with other work.
 
-**What to do.** Use a smaller validation batch (each batch gets 2 s), or a higher `conf` for validation (0.01 instead of
-0.001), or validate `best.pt` again separately afterwards.
+**What to do.** Use a smaller validation batch (each batch gets at least 2 s), or a higher `conf` for validation (0.01
+instead of 0.001). Or validate `best.pt` again separately afterwards.
 
-**When it is only a note.** In the first epochs: a model that has not learned anything yet predicts boxes everywhere,
-and that passes.
+**Severity.** It is reported as a `note` in the first three epochs, in which an untrained model predicts boxes
+everywhere, which is temporary. Later, or if the epoch is unknown, it is reported as `warn`.
 
 Sources: `ultralytics/utils/nms.py`; ultralytics#7225, ultralytics#14585, yolov5#7390.
 """
@@ -42,11 +43,11 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule=ID,
         severity="note" if is_early else "warn",
-        message="A validation was cut short: images that NMS did not reach count as empty, so its metrics are too low"
+        message="Validation was cut short: images that NMS did not reach are scored as empty, so the metrics are too low"
         + (", as is common in the first epochs." if is_early else ", and best.pt may be the wrong checkpoint."),
         evidence=[line.text, f"printed {line.count} time{'s' if line.count != 1 else ''}"],
         remedies=[
-            "use a smaller validation batch: each batch gets 2 s",
+            "use a smaller validation batch: each batch gets at least 2 s",
             "use a higher threshold for validation: conf=0.01",
             "validate best.pt again afterwards: yolo val model=best.pt batch=1",
         ],
@@ -76,7 +77,7 @@ RULE = Rule(
         Case("in a log without epochs", [*started(), *printed(ID, _LINE, stream="log")], "warn"),
         Case("in the first epoch", [*started(), *trains(), *losses(1.0), *_make_epoch(1), *printed(ID, _LINE)], "note"),
         Case(
-            "a line that belongs to another rule",
+            "a message that a different rule reports",
             [*on_mac(), *printed("op-not-implemented", "... will fall back to run on the CPU")],
             None,
         ),

@@ -1,23 +1,28 @@
-"""The training ended, and the model is no better than at its start.
+"""Training ended, and the model is no better than at the start.
 
 **What it means.** No validation was better than the first one, or the loss is clearly higher than in the first steps.
-The training produced nothing better than the model that you already had.
+The run produced nothing better than the model that you already had.
 
-**Why it happens.** A learning rate that is too high for a pretrained model, labels that do not match their inputs
-(shuffled, or of other classes), data that is not normalized as in pretraining, or a schedule that never settles.
+**Why it happens.** Possible causes are a learning rate that is too high for a pretrained model, labels that do not
+match their inputs (shuffled, or from different classes), data that is not normalized as in pretraining, or a learning
+rate that does not decrease enough toward the end.
 
 **What to do.** Use the first checkpoint, if it was kept. Try a tenth of the learning rate. Check a few labels by eye.
 
-**What it needs to see.** A run that ended with exit code 0, and one of two signs. Either 5 validations of a score whose
-name is unambiguous, with every later value below the first and the last at least 5% below it (otherwise it is a note).
-Or 200 steps of one optimizer with a loss that is never below zero, whose last tenth is 10% above its first tenth and
-beyond its noise. If no data loader is seen, the latter is a note: loops that generate their own data may learn while
-their loss rises.
+**When it is reported.** The run ended with exit status 0, and one of these conditions is met:
 
-**When it stays silent.** On scores that start near the top of their scale, if every score is 0 (see metrics-all-zero),
-if several optimizers step, on losses below zero, and on attempts that failed.
+- There are at least 5 validations of a well-known score (such as accuracy or mAP), and every later value is below the
+  first.
+- One optimizer made at least 200 steps, the loss never went below zero, and its mean over the last 10% of the steps is
+  at least 10% higher than its mean over the first 10%, and by more than the noise.
 
-Sources: the public lists of training faults (labels shuffled, learning rate 100 times off).
+**Severity.** A score is reported as `warn` if its last value is more than 5% below the first, and as a `note`
+otherwise. A loss is reported as `warn` if Holdfast observes a `DataLoader`, and as a `note` otherwise: in loops that
+generate their own data, the model may learn while the loss rises.
+
+**When it is not reported.** Nothing is reported for scores that start near the top of their scale (0.95 or more), if
+every score is 0 (see metrics-all-zero), or for failed attempts. The loss is not checked if several optimizers are used,
+or if it goes below zero.
 """
 
 from __future__ import annotations
@@ -169,7 +174,7 @@ RULE = Rule(
             None,
         ),
         Case(
-            "the training failed (covered by other rules)",
+            "the command failed (covered by other rules)",
             [*started(), *steps(*RISING, loader=True), *ended(1, last_step=240)],
             None,
         ),

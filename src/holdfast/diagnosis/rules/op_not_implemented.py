@@ -1,17 +1,18 @@
 """The device does not support an operator that the model uses.
 
-**What it means.** `NotImplementedError: The operator 'aten::...' is not currently implemented for the MPS device`.
-Every run of the same code fails at the first use of that operator: in the first step, or hours later in the first
-validation.
+**What it means.** torch raised `NotImplementedError: The operator 'aten::...' is not currently implemented for the MPS
+device`. Every run of the same code fails at the first use of that operator, in the first step or hours later in the
+first validation.
 
 **Why it happens.** The MPS backend of this torch version has no kernel for the operator.
 
 **What to do.** Install a newer torch: every release adds kernels. Otherwise set `PYTORCH_ENABLE_MPS_FALLBACK=1` before
-torch is imported. The operator then runs on the CPU, with copies in both directions, and slows down each step that uses
-it. Mixing both devices also makes other MPS faults more likely (`command-buffer-reused`): prefer another operator if
-there is one.
+torch is imported. The operator then runs on the CPU, with copies in both directions, which slows down each step that
+uses it. Mixing both devices also makes other MPS errors more likely (see command-buffer-reused), so use a different
+operator if there is one.
 
-**A note** is reported if the fallback is on and torch prints that it is used (`will fall back to run on the CPU`).
+**Severity.** The exception is reported as `fatal`. If the fallback is enabled and torch prints that it is used (`will
+fall back to run on the CPU`), this is reported as a `note`.
 
 Sources: pytorch#77764, pytorch#108996.
 """
@@ -54,12 +55,12 @@ def _report_missing(state: RunState, words: str) -> Finding:
     return Finding(
         rule="op-not-implemented",
         severity="fatal",
-        message=f"The training failed {describe_position(state.attempt)}: this torch does not implement {operator} for Apple's GPU.",
+        message=f"The run failed {describe_position(state.attempt)}: this version of torch does not implement {operator} for the Apple GPU.",
         evidence=[words],
         remedies=[
             f"{newest_torch(state)}; newer versions implement more operators",
             "export PYTORCH_ENABLE_MPS_FALLBACK=1 before the start: this operator then runs on the CPU, slowly",
-            "use another operator instead",
+            "use a different operator",
             "train on the CPU",
         ],
     )
@@ -70,10 +71,10 @@ def _report_fallback(text: str) -> Finding:
     return Finding(
         rule="op-not-implemented",
         severity="note",
-        message=f"{operator} runs on the CPU because this torch does not implement it for Apple's GPU: steps that use it "
+        message=f"{operator} runs on the CPU because this version of torch does not implement it for the Apple GPU: steps that use it "
         "are slower.",
         evidence=[text],
-        remedies=["install the newest torch, or use another operator instead"],
+        remedies=["install the newest torch, or use a different operator"],
     )
 
 
@@ -117,6 +118,8 @@ RULE = Rule(
             [*on_mac(), *losses(1.0), *ended(0, words=[_MESSAGE])],
             None,
         ),
-        Case("another NotImplementedError", [*on_mac(), *raises("NotImplementedError: override this method")], None),
+        Case(
+            "a different NotImplementedError", [*on_mac(), *raises("NotImplementedError: override this method")], None
+        ),
     ],
 )

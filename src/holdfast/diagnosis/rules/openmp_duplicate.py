@@ -2,23 +2,22 @@
 
 **What it means.** torch ships an OpenMP runtime, and so does another library in the same process (FAISS, xgboost,
 OpenCV, scikit-learn). Their threads interfere with each other's memory. The second runtime either detects this and
-aborts (`OMP: Error #15`, exit status 134), or does not and crashes (SIGSEGV) whenever both happen to run at the same
-time.
+aborts the process (`OMP: Error #15`, exit status 134), or does not detect it, and the process crashes (SIGSEGV) when
+both run at the same time.
 
-**Why it happens.** On macOS, because each wheel ships its own `libomp.dylib`. On Linux, only with mixed sources (conda
-and pip).
+**Why it happens.** On macOS, each wheel ships its own `libomp.dylib`. On Linux, this happens only if packages come from
+different sources (conda and pip).
 
-**Where reports conclude wrongly.** "Gradient accumulation crashes MPS", "empty_cache makes it worse": the time of such
-a crash is random, so two runs of each variant prove nothing. In the public continuation of that very project, runs with
-less accumulation crashed too, then one on the CPU; its later recipe names torch and FAISS in one process. The signal
-and the last lines of output identify the cause at once.
+**Common misdiagnoses.** Gradient accumulation on MPS and `empty_cache()` are sometimes blamed. The time of such a crash
+is random, so two runs of each variant prove nothing. In one reported case, runs with less accumulation crashed too, and
+so did a run on the CPU. The signal and the last lines of output identify the cause directly.
 
-**What to do.** Run the other library in a separate process, or with one thread (`faiss.omp_set_num_threads(1)`). Save a
-checkpoint before each search. `KMP_DUPLICATE_LIB_OK=TRUE` hides the message, not the fault: the process may crash later
-or compute wrong numbers.
+**What to do.** Run the other library in a separate process, or with one thread (`faiss.omp_set_num_threads(1)`). If you
+use FAISS, save a checkpoint before each search. `KMP_DUPLICATE_LIB_OK=TRUE` only hides the message: the process may
+still crash later or compute wrong numbers.
 
-**Confidence.** Proven by `OMP: Error #15`. Likely for a crash on macOS with FAISS or an OpenMP runtime in the last
-lines of output, or with `KMP_DUPLICATE_LIB_OK` set.
+**Confidence.** The finding is `proven` if the output contains `OMP: Error #15`. It is `likely` if a process crashed on
+macOS and its last lines of output mention FAISS or an OpenMP runtime, or if `KMP_DUPLICATE_LIB_OK` is set.
 
 Sources: faiss-wheels#73, faiss-wheels#40, pytorch#149201, pytorch#78490, pytorch#155201.
 """
@@ -71,7 +70,7 @@ def judge(state: RunState) -> Finding | None:
         remedies=[
             "run the other library (FAISS, xgboost, scikit-learn) in a separate process",
             "or limit it to one thread: faiss.omp_set_num_threads(1), OMP_NUM_THREADS=1",
-            "save a checkpoint before each search",
+            "save a checkpoint before each FAISS search",
             "install torch and the other library from one source (conda-forge), so that they share a runtime",
             f"do not set {HIDES}=TRUE: it hides the error, and results may be wrong",
         ],
@@ -108,10 +107,14 @@ RULE = Rule(
     page=__doc__ or "",
     cause=65,
     cases=[
-        Case("abort", [*on_mac(), *losses(1.0), *ended(signal="SIGABRT", words=_MESSAGES)], "fatal"),
+        Case(
+            "the OpenMP runtime aborts the process",
+            [*on_mac(), *losses(1.0), *ended(signal="SIGABRT", words=_MESSAGES)],
+            "fatal",
+        ),
         Case("exit status 134 through a shell", [*on_mac(), *ended(134, words=[*_MESSAGES, "Abort trap: 6"])], "fatal"),
         Case(
-            "on Linux, with mixed sources",
+            "the same on Linux",
             [*started(), *ended(signal="SIGABRT", words=[_MESSAGES[0].replace("dylib", "so")])],
             "fatal",
         ),
@@ -125,7 +128,7 @@ RULE = Rule(
         Case("a crash on a Mac without a trace of OpenMP", [*on_mac(), *ended(signal="SIGSEGV")], None),
         Case("a crash inside FAISS on Linux", [*started(), *ended(signal="SIGSEGV", words=_FAULT_HANDLER)], None),
         Case(
-            "a worker printed the error, the training raised another exception",
+            "a worker printed the error, and the script raised a different exception",
             [*on_mac(), *ended(1, words=[*_MESSAGES, *TRACEBACK, "ValueError: no"])],
             None,
         ),

@@ -1,18 +1,25 @@
-"""Losses are computed and differentiated, but the optimizer never steps.
+"""`backward()` is called, but `optimizer.step()` never is.
 
-**What it means.** The training ran to its end and computed gradients again and again, but nothing was updated: the
-model at the end is the model from the start.
+**What it means.** The run finished and computed gradients many times, but nothing was updated: the model at the end is
+the same as at the start.
 
-**Why it happens.** Gradient accumulation over more batches than an epoch has, with the gradients cleared at the start
-of each epoch. A condition before `optimizer.step()` that is never true. `optimizer.step` written without its
-parentheses. A loop that was copied from an evaluation.
+**Why it happens.** Possible causes are gradient accumulation over more batches than an epoch has, with the gradients
+cleared at the start of each epoch; a condition before `optimizer.step()` that is never true; `optimizer.step` without
+parentheses; or a loop that was copied from an evaluation script.
 
 **What to do.** Print something next to `optimizer.step()`: if it never appears, the condition before it is wrong. With
-accumulation, count batches over the whole training, and also step at the end of an epoch.
+gradient accumulation, count batches over the whole run instead of per epoch, and call `optimizer.step()` at the end of
+each epoch too.
 
-**When it stays silent.** While the training runs, because gradients may be computed for something else first (weight
-importance, attacks, a learning-rate search). If there is no optimizer. If a weight changed, regardless of what changed
-it. If the loss fell. It is only a warning, because gradients may be all that was wanted.
+**Severity.** It is always reported as `warn`, because a script may only need the gradients.
+
+**When it is not reported.** Nothing is reported in these cases:
+
+- The run has not finished, because gradients may first be computed for another purpose (weight importance, adversarial
+  attacks, a learning-rate search).
+- There is no optimizer.
+- A weight changed, whatever changed it.
+- The loss fell.
 """
 
 from __future__ import annotations
@@ -43,10 +50,10 @@ def judge(state: RunState) -> Finding | None:
         rule="optimizer-never-steps",
         severity="warn",
         message=f"The optimizer never stepped in {attempt.last_step} backward passes, and its weights did not change.",
-        evidence=[coverage.removeprefix("not seen: ")],
+        evidence=[f"{attempt.last_step} backward passes, no call of optimizer.step(), and no changed weight"],
         remedies=[
             "check the condition before optimizer.step(): it is never true",
-            "with gradient accumulation, count batches over the whole training and also step at the end of an epoch",
+            "with gradient accumulation, count batches over the whole run, and call optimizer.step() at the end of each epoch too",
         ],
     )
 
@@ -71,7 +78,7 @@ RULE = Rule(
             "warn",
         ),
         Case(
-            "the training failed before the optimizer stepped",
+            "the command failed before the optimizer stepped",
             [*started(), *trains(), *_make_coverage(_NEVER_STEPPED), *ended(1, last_step=480)],
             None,
         ),

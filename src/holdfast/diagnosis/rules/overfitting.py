@@ -1,24 +1,29 @@
-"""A validation loss rises while its training counterpart falls.
+"""A validation loss rises while the corresponding training loss falls.
 
-**What it means.** Since its best validation, the model has been memorizing its training data: what it learns no longer helps on
-data that it has not seen. The best checkpoint is an earlier one.
+**What it means.** Since its best validation, the model has been memorizing its training data: what it learns no longer
+helps on data that it has not seen. The best checkpoint is an earlier one.
 
-**Why it happens.** Little data for the size of the model, augmentation that was removed, label errors, too many epochs,
-or a validation set of a different kind than the training set.
+**Why it happens.** Possible causes are too little data for the size of the model, augmentation that was removed, label
+errors, too many epochs, or a validation set from a different distribution than the training set.
 
-**What to do.** Use the checkpoint of the best epoch. Stop earlier (`patience`), restore augmentation, add weight decay
-or data. If only one part of the loss rises (cls and not box), check the labels of that part.
+**What to do.** Use the checkpoint of the best epoch. Stop earlier (`patience`), restore augmentation, or add weight
+decay or data. If only one component of the loss rises (cls and not box), check the labels that this component uses.
 
-**What it needs to see.** At least 8 validations, and 5 since the lowest. The validation loss must now be at least 15%
-above its lowest value and beyond its noise, and the same part of the training loss must be lower than it was then.
-Training losses come from the same record (`train/cls_loss`) or from the steps.
+**When it is reported.** All of these conditions must be met:
 
-**When it stays silent.** In short runs, if the training loss is not seen or does not fall, and on losses that go below
-zero. If the score that selects the checkpoint is still improving, it is a note: a loss may rise while decisions get
-better.
+- There are at least 8 validations, at least 5 of them after the lowest validation loss.
+- The validation loss is now at least 15% above its lowest value, and by more than the noise.
+- The same component of the training loss is more than 2% lower than it was then. Training losses are taken from the
+  same results file (`train/cls_loss`), or from the observed steps.
 
-Sources: the second field report (val/cls_loss 5.1 while the training loss fell; its author blamed five changes made at
-once).
+**Severity.** It is reported as `warn`, or as a `note` if the score that selects the best checkpoint is still improving:
+the loss can rise while the score still improves.
+
+**When it is not reported.** Nothing is reported in short runs, if the training loss is unknown or does not fall, or for
+losses that go below zero.
+
+Sources: in one reported case, val/cls_loss rose to 5.1 while the training loss fell, after five changes had been made
+at once.
 """
 
 from __future__ import annotations
@@ -100,7 +105,7 @@ def judge(state: RunState) -> Finding | None:
         ],
         remedies=[
             f"use the checkpoint of epoch {best.epoch if best is not None else rise.best.epoch}",
-            "stop earlier, for example with a patience of 10 validations",
+            "stop earlier, for example with patience=10",
             "restore augmentation that was removed, one change at a time; add weight decay or data",
         ],
         confidence="likely",
@@ -135,7 +140,7 @@ def _describe_training_fall(state: RunState, name: str, best: Point, min_fall: f
         if then and now:
             return _describe_fall(candidate, statistics.median(then), statistics.median(now), min_fall)
     levels = _compute_levels(_collect_points(state, part), best.step)
-    return None if levels is None else _describe_fall(f"the training's {part}", *levels, min_fall)
+    return None if levels is None else _describe_fall(f"the training {part}", *levels, min_fall)
 
 
 def _collect_points(state: RunState, part: str) -> list[series.Point]:
@@ -181,7 +186,7 @@ RULE = Rule(
             "warn",
         ),
         Case(
-            "the training loss comes from the steps",
+            "the training loss is known only from the observed steps",
             [
                 *started(),
                 *parts(1000, box_loss=1.0, cls_loss=[3.0 - n / 500 for n in range(1000)]),

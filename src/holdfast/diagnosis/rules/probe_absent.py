@@ -1,13 +1,23 @@
-"""The probe recorded nothing: this attempt was supervised only from outside.
+"""Holdfast could not observe the training steps of this attempt.
 
-**What it means.** Exit, output and memory are still observed. Steps, losses, weights and hangs are not, so the verdict
-can only be `unproven`.
+**What it means.** The probe, which is the code that Holdfast loads into your Python process, recorded no training. The
+exit status, the output and memory usage are still recorded. Steps, losses and weights are not, and hangs cannot be
+detected. Holdfast therefore cannot tell whether the model learned: a run that exits with status 0 gets the verdict
+`unproven`.
 
-**Why it happens.** The interpreter ignores the environment (`python -I`, `-E`, `-S`), the training runs in a container
-or on another machine, a wrapper cleared the environment or replaced PYTHONPATH, the command is not Python, or it never
-imports torch.
+**Why it happens.** Python was started with `-I` or `-E`, which ignore `PYTHONPATH`, or with `-S`, which skips
+`sitecustomize`. Or training runs in a container or on a different machine, or a wrapper script cleared the environment
+or replaced `PYTHONPATH`. Or the command is not a Python program, it uses a Python other than CPython 3.9 or newer, or
+it never imports torch.
 
-**What to do.** Remove `-I`/`-E`/`-S`, or make the wrapper pass on PYTHONPATH and the HOLDFAST_ variables.
+**What to do.** This depends on the cause:
+
+- Python options: remove `-I`, `-E` or `-S`.
+- A wrapper script: pass `PYTHONPATH` and all variables that start with `HOLDFAST_` to the Python process.
+- A container or a different machine: run `holdfast run` there, around the Python command.
+- A command without torch: nothing. Holdfast can only record its exit status, output and memory usage.
+
+**Severity.** It is always reported as a `note`.
 """
 
 from __future__ import annotations
@@ -33,9 +43,9 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="probe-absent",
         severity="note",
-        message=f"No training step was observed: {why}.",
+        message=f"No training step was recorded: {why}.",
         evidence=[
-            f"{len(attempt.interpreters)} Python interpreters loaded the probe; torch: {attempt.torch or 'never imported'}"
+            f"Python processes that loaded the probe: {len(attempt.interpreters)}; torch: {attempt.torch or 'never imported'}"
         ],
         remedies=[remedy] if remedy else [],
     )
@@ -55,14 +65,14 @@ def reason(attempt: AttemptState) -> tuple[str, str]:
     )
     if not attempt.interpreters:
         if flag is not None:
-            return f"the interpreter was started with {flag} and ignores the environment", f"remove {flag}"
+            return f"Python was started with {flag}, so it did not load the probe", f"remove {flag}"
         return (
-            "no Python interpreter of this command loaded the probe (not Python, a container, or a cleared environment)",
-            "pass PYTHONPATH and the HOLDFAST_ variables on to the training",
+            "no Python process of this command loaded the probe (not Python, a container, or a cleared environment)",
+            "pass PYTHONPATH and the HOLDFAST_ variables to the Python process; in a container, run Holdfast inside it",
         )
     if attempt.torch is None:
         return "the command never imported torch", ""
-    return "torch was imported, but there was no backward pass, no optimizer step and no data loader", ""
+    return "torch was imported, but there was no backward pass, no optimizer step and no DataLoader", ""
 
 
 RULE = Rule(
@@ -72,8 +82,8 @@ RULE = Rule(
     judge=judge,
     page=__doc__ or "",
     cases=[
-        Case("no interpreter loaded the probe", [*started(), *ended(0, last_step=0)], "note"),
-        Case("Python without torch", [*started(), trains()[0], *ended(0, last_step=0)], "note"),
-        Case("the probe recorded the training", [*started(), *trains(), *losses(1.0), *ended(0)], None),
+        Case("no Python process loaded the probe", [*started(), *ended(0, last_step=0)], "note"),
+        Case("a Python command without torch", [*started(), trains()[0], *ended(0, last_step=0)], "note"),
+        Case("the probe recorded training steps", [*started(), *trains(), *losses(1.0), *ended(0)], None),
     ],
 )

@@ -1,10 +1,13 @@
-"""The training ended with a Python exception.
+"""The script ended with a Python exception.
 
-**What it means.** The training code, or a library, raised an exception that was not caught. The traceback is in the
-attempt's stderr.log.
+**What it means.** Your code, or a library, raised an exception that was not caught.
 
-**What to do.** An exception before the first step is a mistake in the command, the code or the data: Holdfast does not
-retry. After the first step it retries, and gives up if the same exception occurs again without progress in between.
+**What to do.** Read the traceback in `attempts/N/stderr.log` of the run folder, fix the error, and run `holdfast
+resume`. Holdfast does not retry after an exception before the first step, because it is probably an error in the
+command, the code or the data. After the first step it retries, and gives up if the attempt fails in the same way again
+without progress in between.
+
+**Severity.** It is always reported as `fatal`.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="python-exception",
         severity="fatal",
-        message=f"The training raised an exception {describe_position(state.attempt)}: {line}",
+        message=f"The script raised an exception {describe_position(state.attempt)}: {line}",
         evidence=[line, *dict.fromkeys(([own] if own is not None else []) + frames[-2:])],
         remedies=remedies if frames else [],
     )

@@ -1,19 +1,24 @@
 """The replicas of the model are no longer equal.
 
-**What it means.** DistributedDataParallel guarantees that all ranks have the same weights after every step. Here they
-do not: each rank trains its own model, and only one of them is saved.
+**What it means.** DistributedDataParallel (DDP) guarantees that all ranks have the same weights after every step. Here
+the weights differ: each rank trains its own model, and only one of them is saved.
 
-**Why it happens.** The forward pass calls the raw module instead of the DDP object, so gradients are never averaged.
-Clipping, skipping or an `if` on one rank only. `no_sync()` around the last backward pass of an accumulation. Parameters
-that were changed by hand on one rank.
+**Why it happens.** The forward pass calls the raw module instead of the DDP object, so gradients are never averaged. Or
+one rank clips gradients, skips a step or takes a different branch. Or the last backward pass of a gradient accumulation
+is inside `no_sync()`. Or parameters were changed by hand on one rank.
 
 **What to do.** Call the DDP object, not `model.module`. Make the same decisions on all ranks. Run the last backward
 pass before each step outside `no_sync()`.
 
-**When it stays silent.** If no DDP object contains the weights (sharded, pipelined and federated training), for
-parameters that DDP was told to ignore, and if the optimizer averages models from time to time by design.
+**Severity.** Holdfast compares checksums of the weights at steps 1, 2, 4, 8 and so on, and at every 1000th step. If the
+replicas differ in two consecutive comparisons, this is reported as `fatal`. If they differ only in the latest
+comparison, it is reported as `warn`.
 
-Sources: deepspeed#1801; the public lists of silent training errors (the raw module called instead of DDP).
+**When it is not reported.** Nothing is reported if no DDP object contains the weights (sharded, pipelined and federated
+training), for parameters that DDP was told to ignore, or if the optimizer averages models periodically by design (local
+SGD).
+
+Sources: deepspeed#1801.
 """
 
 from __future__ import annotations

@@ -1,19 +1,23 @@
-"""The training resumed from a snapshot and did not reproduce its earlier losses.
+"""The run resumed from a snapshot and did not reproduce its earlier losses.
 
-**What it means.** After a crash, the work since the last snapshot is repeated. Holdfast stores the loss of each batch
-in a place that survives a kill, and compares. If the losses are bit for bit the same, the run ends as it would have
-without the crash. Here they differ, so its result will be different: not worse, but not the same either.
+**What it means.** After a crash, the work since the last snapshot is repeated. Holdfast records the loss of each batch
+on disk and compares it with the loss of the repeated batch. If the losses are bitwise identical, the run ends as it
+would have without the crash. Here they differ, so the final model will not be bitwise identical to that of an
+uninterrupted run. It is not necessarily worse.
 
-**Why it happens.** Something that affects the numbers is not in the snapshot: the program's own random generator
-(`numpy.random.default_rng`, `random.Random`), state outside the objects that were passed to `holdfast.guard`, data that
-changed, or an operation whose sums differ each time. If versions, settings or the number of threads have changed,
-Holdfast reports that when the training resumes, and does not expect equal losses.
+**Why it happens.** Something that affects the numbers is not in the snapshot: your own random generator
+(`numpy.random.default_rng`, `random.Random`), or state outside the objects that were passed to `holdfast.guard`. Or the
+data changed, or an operation is nondeterministic. If versions, settings or the number of threads have changed, Holdfast
+reports that when the run resumes, and does not expect equal losses.
 
-**What to do.** Pass everything that changes during the training to `holdfast.guard`. Draw from the global generators,
-or keep the state of your own generators in `run.state`. For losses to be reproducible at all, two uninterrupted runs
-must be equal first.
+**What to do.** First check that two uninterrupted runs produce identical losses; see PyTorch's notes on
+reproducibility. Pass everything that changes during training to `holdfast.guard`. Use the global random generators, or
+store the state of your own in `run.state`, where `run` is the object returned by `holdfast.guard` (see docs/guard.md).
 
-**When it is silent.** On accelerators, because losses are read later there; and if nothing had to be repeated.
+**Severity.** It is always reported as `warn`. The run continues.
+
+**When it is not reported.** Losses are compared only in runs on the CPU with a single rank, because accelerators return
+losses asynchronously. Nothing is reported if no steps were repeated.
 """
 
 from __future__ import annotations
@@ -37,12 +41,12 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="resume-inexact",
         severity="warn",
-        message=f"The training resumed from the snapshot at step {restored.step}, but from step {replayed.differs_at} on its "
-        "losses differ from the first time: the run continues, but its result will not be the same.",
+        message=f"The run resumed from the snapshot at step {restored.step}, but starting at step {replayed.differs_at} its "
+        "losses differ from the original ones: the run continues, but the final model will not be bitwise identical.",
         evidence=[f"{replayed.compared} batches compared; the first difference is at step {replayed.differs_at}"],
         remedies=[
-            "pass everything that changes during the training to holdfast.guard; keep your own generators in run.state",
-            "check whether two uninterrupted runs are equal at all",
+            "pass everything that changes during training to holdfast.guard, and store the state of your own random generators in run.state",
+            "check that two uninterrupted runs produce identical losses",
         ],
     )
 

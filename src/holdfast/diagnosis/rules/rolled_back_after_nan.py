@@ -1,17 +1,22 @@
 """Ultralytics encountered NaN and returned to its last checkpoint, or could not.
 
-**What it means.** `Loss NaN/Inf detected (attempt 1/3), recovering from last.pt...`: the loss of an epoch's last batch,
-or the fitness, was not finite. Ultralytics loads `last.pt` and repeats that epoch up to three times, then gives up
-(`NaN persisted for 4 epochs`). In the first epoch there is no checkpoint to return to, and it continues with NaN.
+**What it means.** Ultralytics printed `Loss NaN/Inf detected (attempt 1/3), recovering from last.pt...`: the loss of
+the last batch of an epoch, or the fitness, was not finite. Ultralytics loads `last.pt` and repeats that epoch up to
+three times, then gives up (`NaN persisted for 4 epochs`). In the first epoch there is no checkpoint to return to, and
+it continues with NaN.
 
-**Why it happens.** A learning rate that is too high, overflow in mixed precision, or a device that computes wrong
-numbers. Repeating the epoch without a change usually fails again.
+**Why it happens.** Possible causes are a learning rate that is too high, overflow in mixed precision, or a device that
+computes wrong numbers. Repeating the epoch without a change usually fails again.
 
-**Beware.** `last.pt` contains the averaged model in half precision, not the live model: training from it is a different
-run. NaN weights are saved as zeros (`nan_to_num_`), so a corrupt checkpoint looks finite.
+**Caution.** `last.pt` contains the averaged model (EMA) in half precision, not the model that was being trained, so
+resuming from it does not continue the same run. NaN weights are saved as zeros (`nan_to_num_`), so a corrupt checkpoint
+looks finite.
 
-**What to do.** Set `amp=False`. Halve the learning rate (`optimizer=AdamW lr0=...`: with `optimizer=auto`, lr0 is
-ignored). Run a few steps on the CPU to distinguish a fault of the device from one of the training.
+**What to do.** Set `amp=False`. Halve the learning rate, and name the optimizer (`optimizer=AdamW lr0=...`), because
+`optimizer=auto` ignores `lr0`. Run a few steps with `device=cpu`: if the losses are finite there, the device is the
+cause; if not, the settings or the data are.
+
+**Severity.** It is reported as `fatal` if Ultralytics gave up, and as `warn` otherwise.
 
 Sources: `ultralytics/engine/trainer.py` (`_handle_nan_recovery`, `save_model`).
 """
@@ -56,7 +61,7 @@ def judge(state: RunState) -> Finding | None:
             "Ultralytics encountered NaN in its first epoch, has no checkpoint to return to, and continues with NaN."
         )
     else:
-        message = "Ultralytics encountered NaN and returned to last.pt: what follows is a different run."
+        message = "Ultralytics encountered NaN and returned to last.pt, which does not continue the same run exactly."
     return Finding(
         rule=ID,
         severity="fatal" if words else "warn",
@@ -68,7 +73,7 @@ def judge(state: RunState) -> Finding | None:
         remedies=[
             "train without mixed precision: amp=False",
             "lower the learning rate, and name the optimizer: optimizer=AdamW lr0=0.0005 (optimizer=auto ignores lr0)",
-            "run a few steps with device=cpu: if the losses are finite, the device is at fault",
+            "run a few steps with device=cpu: if the losses are finite there, the device is the cause",
         ],
     )
 
@@ -84,9 +89,13 @@ RULE = Rule(
     words=WORDS,
     cause=58,
     cases=[
-        Case("once", [*started(), *trains(), *losses(1.0, "nan", 0.9), *printed(ID, _LINE, stream="stdout")], "warn"),
         Case(
-            "in the first epoch",
+            "NaN in one epoch",
+            [*started(), *trains(), *losses(1.0, "nan", 0.9), *printed(ID, _LINE, stream="stdout")],
+            "warn",
+        ),
+        Case(
+            "NaN in the first epoch",
             [
                 *started(),
                 *printed(ID, "WARNING ⚠️ Loss NaN/Inf detected but can not recover from last.pt...", stream="stdout"),

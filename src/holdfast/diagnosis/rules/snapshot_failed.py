@@ -1,15 +1,17 @@
 """A snapshot could not be taken.
 
-**What it means.** The training continues, and the last good snapshot is kept. If the training crashes now, more work
-than planned must be repeated.
+**What it means.** Training continues, and the last good snapshot is kept. If the process crashes now, more work than
+usual must be repeated.
 
-**Why it happens.** The disk is full or not writable; there is too little memory for a copy of the state; or the state
-contains an object that cannot be saved without running code: anything other than a number, a string, a container or a
-tensor.
+**Why it happens.** The disk is full or not writable, or there is too little memory for a copy of the state. Or the
+state contains an object that a snapshot cannot store. Snapshots store only numbers, strings, containers, tensors and
+arrays, so that loading one never runs code.
 
-**What to do.** Free disk space: snapshots are stored in the run folder, and three are kept. If an object is named,
-remove it from what is passed to `holdfast.guard`, or make its `state_dict` contain only numbers and tensors. Holdfast
-tries again after half a minute.
+**What to do.** Free disk space: snapshots are stored in the run folder, and the newest three are kept. If the finding
+names an object, do not pass it to `holdfast.guard`, or make its `state_dict` contain only numbers and tensors. Holdfast
+tries again after 30 seconds at the earliest.
+
+**Severity.** It is always reported as `warn`.
 """
 
 from __future__ import annotations
@@ -34,9 +36,12 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="snapshot-failed",
         severity="warn",
-        message=f"No snapshot could be taken at step {snapshots.failed.step}: {snapshots.failed.why}. The training continues; {last_good}.",
+        message=f"No snapshot could be taken at step {snapshots.failed.step}: {snapshots.failed.why}. Training continues; {last_good}.",
         evidence=[f"step {snapshots.failed.step}: {snapshots.failed.why}"],
-        remedies=["free space on the disk of the run folder", "remove the object that is named here from the state"],
+        remedies=[
+            "free space on the disk of the run folder",
+            "if the message names an object, do not pass it to holdfast.guard, or remove it from the state",
+        ],
     )
 
 

@@ -1,16 +1,23 @@
-"""The training hangs.
+"""The training process hangs.
 
 **What it means.** There was no step, no batch and no output for far longer than this run has ever paused before, and
-two dumps of all stacks, taken some time apart, are the same. The training will not continue on its own.
+two dumps of all stacks, taken at least 30 seconds apart, are the same. The process will not continue on its own.
 
-**Why it happens.** A data-loader worker that died or deadlocked after a fork, a collective that waits for a rank that
-has exited, a device that does not respond, a full pipe, or a lock.
+**Why it happens.** Possible causes are a `DataLoader` worker that died or deadlocked after a fork, a collective
+operation that waits for a rank that has exited, a device that does not respond, a full pipe, or a lock.
 
-**What to do.** The stacks show where it hangs. If loader workers are in them, use workers=0, or spawn instead of fork.
-If a collective is in them, find the rank that exited. Holdfast stops the attempt and starts the next one.
+**What to do.** The stacks show where the process hangs. If they contain `DataLoader` workers, use `num_workers=0`, or
+start the workers with `spawn` instead of `fork`. If they contain a collective operation, find the rank that exited.
+Holdfast stops the attempt and starts the next one.
 
-**When it stays silent.** If the machine slept or was suspended, if the terminal is paused, and if the run is only slow:
-the limit is derived from the longest pause of the run itself.
+**When it is reported.** The pause must last at least 300 seconds (`--hang-after`; 900 seconds before the first step)
+and at least ten times as long as the longest pause so far in this run. If the processes still use the CPU, the pause
+must be four times as long as that.
+
+**Severity.** It is always reported as `fatal`.
+
+**When it is not reported.** Nothing is reported while the machine sleeps or the process is suspended, while the
+terminal is paused, or if the run is only slow.
 """
 
 from __future__ import annotations
@@ -39,7 +46,7 @@ def judge(state: RunState) -> Finding | None:
         rule="step-hang",
         severity="fatal",
         message=(
-            f"The training hangs {describe_position(attempt)}: nothing happened for {attempt.no_progress.seconds:.0f} s, "
+            f"The training process hangs {describe_position(attempt)}: nothing happened for {attempt.no_progress.seconds:.0f} s, "
             f"and no thread has moved."
         ),
         evidence=[
@@ -47,8 +54,8 @@ def judge(state: RunState) -> Finding | None:
             *(f"stack: {frame}" for frame in frames[:5]),
         ],
         remedies=[
-            f"read attempts/{attempt.number}/stacks-{attempt.stacks.pid}.txt in the run folder: it shows what each thread waits for",
-            "if a data-loader worker is in the stacks, use workers=0",
+            f"read attempts/{attempt.number}/stacks-{attempt.stacks.pid}.txt in the run folder: it shows what each thread is waiting for",
+            "if a DataLoader worker is in the stacks, use num_workers=0",
         ],
     )
 

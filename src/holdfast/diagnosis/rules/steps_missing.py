@@ -1,25 +1,33 @@
-"""The command succeeded, but did fewer steps or epochs than planned.
+"""The command succeeded, but completed fewer steps or epochs than planned.
 
-**What it means.** A scheduler or a trainer was created for more steps or epochs than were done. The learning rate is
-then still high at the end, when it should have come down, or the training simply stopped early. The exit code does not
+**What it means.** A scheduler or a trainer was created for more steps or epochs than were completed. The learning rate
+is then still high at the end, when it should have decreased, or training simply stopped early. The exit status does not
 show this.
 
-**Why it happens.** A scheduler built for `epochs * len(loader)` steps and stepped once per epoch: the classic case, in
-which warm-up never ends. A total computed for a different batch size, accumulation or number of devices. A loader that
-is shorter than expected. An exception that was caught around the training.
+**Why it happens.** Most often, a scheduler was created for `epochs * len(loader)` steps but is stepped once per epoch,
+so that warm-up never ends. Other causes are a total that was computed for a different batch size, accumulation or
+number of devices, a loader that is shorter than expected, or an exception that was caught around the training loop.
 
-**What to do.** Call `scheduler.step()` as often as the scheduler was built for: after each `optimizer.step()`, or once
-per epoch. Print the planned total next to `len(loader)`.
+**What to do.** Make the number of `scheduler.step()` calls match the scheduler's total: call it after each
+`optimizer.step()`, or create the scheduler for the number of epochs. Print the planned total next to `len(loader)`.
 
-**What it needs to see.** A run that ended with exit code 0, and one of two signs: a scheduler with its own total
-(OneCycleLR, CosineAnnealingLR, PolynomialLR, the schedules of transformers) that did less than 90% of it and still
-existed at the end; or the planned epochs from an adapter.
+**When it is reported.** The run ended with exit status 0, and one of these conditions is met:
 
-**When it stays silent.** If the trainer or the output reports that it stopped early on purpose. On LinearLR and
-ConstantLR, unless they were built for steps and stepped once per epoch (they are warm-up; their total is not the
-training's). On schedulers that no longer existed at the end, because their count is not known. On a schedule that
-continued past its total. If lines of Holdfast's own record are missing (the disk of the run folder was full), because
-the steps cannot be counted.
+- A scheduler that has its own total (OneCycleLR, CosineAnnealingLR, PolynomialLR, the schedules of transformers)
+  completed less than 90% of its steps and was not deleted before the end.
+- A supported trainer (such as Ultralytics) planned more epochs than were completed.
+
+**Severity.** It is always reported as `warn`.
+
+**When it is not reported.** Nothing is reported in these cases:
+
+- The trainer or the output states that it stopped early on purpose.
+- The scheduler is LinearLR or ConstantLR, unless it was created for steps and is stepped once per epoch. These
+  schedulers are used for warm-up, so their length is not the length of the run.
+- The scheduler was deleted before the end, because its step count is unknown.
+- The scheduler continued past its total.
+- Events are missing from Holdfast's journal because the disk of the run folder was full, so the steps cannot be
+  counted.
 
 Sources: transformers#33455 (total steps miscomputed, early end).
 """
@@ -70,11 +78,11 @@ def _judge_epochs(attempt: AttemptState) -> Finding | None:
     return Finding(
         rule="steps-missing",
         severity="warn",
-        message=f"The command ended with exit code 0 after {done} of {planned} epochs, and the trainer did not report that it "
+        message=f"The command ended with exit status 0 after {done} of {planned} epochs, and the trainer did not report that it "
         "stopped on purpose.",
         evidence=[f"epoch {done} of {planned} was the last one completed, at step {attempt.last_step}"],
         remedies=[
-            "check for an exception that is caught around the training",
+            "check for an exception that is caught around the training loop",
             "resume from the last checkpoint",
         ],
     )
@@ -89,25 +97,25 @@ def _judge_schedules(attempt: AttemptState, share: float) -> Finding | None:
         if scheduler.scheduler in WARM_UP and not is_stepped_by_epoch:
             continue
         why = (
-            f": it was built for steps ({attempt.steps} were made) and is stepped once per epoch"
+            f": it was created for steps (the optimizer made {attempt.steps}) but is stepped once per epoch"
             if is_stepped_by_epoch
             else ": the learning rate did not reach its final value"
         )
         return Finding(
             rule="steps-missing",
             severity="warn",
-            message=f"{scheduler.scheduler} was built for {planned} steps and did {done}{why}.",
+            message=f"{scheduler.scheduler} was created for {planned} steps and made {done}{why}.",
             evidence=[
-                f"{scheduler.scheduler}: {done} of {planned} steps done when the command ended with exit code 0",
+                f"{scheduler.scheduler}: {done} of {planned} steps done when the command ended with exit status 0",
                 f"{attempt.steps} optimizer steps"
                 + (f" in {attempt.epoch} epochs" if attempt.epoch else "")
                 + (f", the last learning rate is {max(attempt.rates.latest):.3g}" if attempt.rates.latest else ""),
             ],
             remedies=[
-                "call scheduler.step() after each optimizer.step(), or build the scheduler for the number of epochs"
+                "call scheduler.step() after each optimizer.step(), or create the scheduler for the number of epochs"
                 if is_stepped_by_epoch
-                else "build the scheduler for the number of steps that it does: epochs, or epochs * len(loader) // accumulation",
-                "if it stopped early on purpose, ignore this",
+                else "create the scheduler for the number of scheduler.step() calls: epochs, or epochs * len(loader) // accumulation",
+                "if the run stopped early on purpose, ignore this finding",
             ],
             confidence="proven" if is_stepped_by_epoch else "possible",
         )
@@ -129,7 +137,7 @@ RULE = Rule(
     page=__doc__ or "",
     cases=[
         Case(
-            "built for steps, stepped once per epoch",
+            "a scheduler that was created for steps is stepped once per epoch",
             [
                 *started(),
                 *steps(*[1.0] * 300),
@@ -139,7 +147,7 @@ RULE = Rule(
             "warn",
         ),
         Case(
-            "half of a schedule was done",
+            "a scheduler made half of its steps",
             [
                 *started(),
                 *steps(*[1.0] * 200),
@@ -195,7 +203,7 @@ RULE = Rule(
             None,
         ),
         Case(
-            "a scheduler that no longer existed at the end",
+            "a scheduler that was deleted before the end",
             [
                 *started(),
                 *schedule("OneCycleLR", step=1, planned=100, done=1),
@@ -215,7 +223,7 @@ RULE = Rule(
             None,
         ),
         Case(
-            "a record that ends long before the training did",
+            "Holdfast's journal ends long before the run did",
             [
                 *started(),
                 *steps(*[1.0] * 40),
@@ -226,7 +234,7 @@ RULE = Rule(
             None,
         ),
         Case(
-            "a record with missing lines",
+            "events are missing from Holdfast's journal",
             [
                 *started(),
                 *steps(*[1.0] * 40),
@@ -238,7 +246,7 @@ RULE = Rule(
             None,
         ),
         Case(
-            "the training failed (covered by other rules)",
+            "the command failed (covered by other rules)",
             [*started(), *epoch(4, step=40, planned=10, source="ultralytics"), *ended(1, last_step=40)],
             None,
         ),

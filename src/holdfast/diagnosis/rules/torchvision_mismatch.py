@@ -1,18 +1,18 @@
-"""torchvision was built for a different torch.
+"""torchvision was built for a different version of torch.
 
-**What it means.** `operator torchvision::nms does not exist`, or `Couldn't load custom C++ ops`: the compiled part of
-torchvision was not loaded. Everything works until the first of its operators is needed. With detectors, that is in the
-first validation.
+**What it means.** The compiled part of torchvision was not loaded, which raises `operator torchvision::nms does not
+exist` or `Couldn't load custom C++ ops`. Everything works until the first of its operators is needed. For detectors,
+that is in the first validation. Every run fails in the same way until this is fixed.
 
-**Why it happens.** torch and torchvision were installed from different sources or at different times: the default
-torchvision for Linux with a CPU build of torch, a torch that was upgraded alone, or a CPU torchvision with a CUDA
-torch.
+**Why it happens.** torch and torchvision were installed from different sources or at different times. Examples are the
+default torchvision for Linux with a CPU build of torch, a torch that was upgraded alone, or a CPU build of torchvision
+with a CUDA build of torch.
 
-**What to do.** Install both together, from the same source, in matching versions (torch 2.9 and torchvision 0.24). If
-no such wheel is available, torch alone can compute the NMS of a detector: Holdfast does so in the trainings that it
-starts, but not with `--observe-only`.
+**What to do.** Install both together, from the same source, in matching versions (for example, torch 2.9 with
+torchvision 0.24). If no such wheel is available, torch alone can compute the NMS of a detector. Holdfast does this in
+the runs that it starts, except with `--observe-only`.
 
-Every run fails in the same way until this is fixed.
+**Severity.** It is always reported as `fatal`.
 
 Sources: pytorch/vision#9077, pytorch/vision#8289, pytorch/vision#6725, ultralytics#20311.
 """
@@ -40,7 +40,7 @@ _WORDS = (
     r"Could not run 'torchvision::\w+' with arguments from the '\w+' backend",
 )
 
-WORKAROUND = "run it without --observe-only: Holdfast then runs nms in plain torch, and the rest of torchvision loads"
+WORKAROUND = "run it without --observe-only: Holdfast then computes nms in plain torch, and the rest of torchvision can be imported"
 
 
 def judge(state: RunState) -> Finding | None:
@@ -51,7 +51,7 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="torchvision-mismatch",
         severity="fatal",
-        message=f"torchvision's compiled operators are missing {describe_position(state.attempt)}: it was built for a different torch.",
+        message=f"torchvision's compiled operators are missing {describe_position(state.attempt)}: it was built for a different version of torch.",
         evidence=[words],
         remedies=[
             *([WORKAROUND] if _has_workaround(state, words) else []),

@@ -1,16 +1,21 @@
-"""Most updates are too small for the number format of the weights.
+"""Most updates are too small for the dtype of the weights.
 
-**What it means.** Gradients arrive and the optimizer computes its updates, but they are smaller than half a unit in the
-last place of the weight, so adding them changes nothing. Large weights stay the same; only small ones learn.
+**What it means.** Gradients are nonzero, and the optimizer computes updates, but these are smaller than half a unit in
+the last place of the weight, so adding them changes nothing. Large weights stay the same; only small ones learn.
 
-**Why it happens.** Weights in bfloat16 (8 bits of precision) or float16 with a small learning rate. In bfloat16, an
-update of one thousandth of the weight is lost.
+**Why it happens.** The weights are in bfloat16 (8 bits of precision) or float16, and the learning rate is small. In
+bfloat16, an update of one thousandth of the weight is lost.
 
 **What to do.** Keep the weights in float32 and use autocast for the computation. Or use an optimizer with float32
 master weights or stochastic rounding. Or raise the learning rate.
 
-**When it stays silent.** If less than half of the checked tensors, or less than half of their rows, are affected:
-healthy float32 training leaves about a percent of the rows unchanged in a step. This is a note and never stops a training.
+**When it is reported.** At least half of the checked tensors must be affected, and at least half of their rows that
+have a gradient. Weights must have been checked at least twice.
+
+**Severity.** It is always reported as a `note`.
+
+**When it is not reported.** Nothing is reported if fewer tensors or rows are affected: healthy float32 training leaves
+about one percent of the rows unchanged in a step.
 """
 
 from __future__ import annotations

@@ -1,22 +1,25 @@
-"""The final validation of the best checkpoint contradicts the validations during the training.
+"""The final validation of the best checkpoint contradicts the validations during training.
 
 **What it means.** The trainer validated its best checkpoint once more at the end, and the score is less than half, or
-more than double, the score of the same epoch during the training. One of the two is wrong, and the numbers alone do not
+more than double, the score of the same epoch during training. One of the two is wrong, and the numbers alone do not
 show which.
 
-**Why it happens.** A device that computes one of the two passes incorrectly (an M4 Pro gave 0.297 during the training
-and 0.780 in a separate validation). Half precision in one of them. A checkpoint that differs from the live model.
-Weights whose NaN were saved as zeros.
+**Why it happens.** A device computes one of the two validations incorrectly (in one reported case, an M4 Pro gave 0.297
+during training and 0.780 in a separate validation). Or one of them uses half precision. Or the checkpoint differs from
+the model in memory, or its NaN weights were saved as zeros.
 
-**What to do.** Validate best.pt on the CPU: `yolo val model=best.pt device=cpu`. Trust that result.
+**What to do.** Validate `best.pt` on the CPU and trust that result: `yolo val model=best.pt device=cpu`.
 
-**What it needs to see.** A further validation at the end that belongs to no epoch, and the same score in the epoch that
-the checkpoint is from. The two must differ by a factor of 2 and by 0.05.
+**When it is reported.** There must be a final validation of the checkpoint, and the same score from the epoch in which
+that checkpoint was saved. The two values must differ by more than a factor of 2 and by more than 0.05.
 
-**When it stays silent.** If no such validation is made, and on small differences: fused layers and half precision
-change the last digits.
+**Severity.** It is always reported as `warn`.
 
-Sources: ultralytics#24399 (open).
+**When it is not reported.** Nothing is reported if there is no final validation, if only precision or recall differ
+(they depend on a threshold that each validation chooses), or if the difference is small: fused layers and half
+precision change the last digits.
+
+Sources: ultralytics#24399.
 """
 
 from __future__ import annotations
@@ -57,7 +60,7 @@ def judge(state: RunState) -> Finding | None:
         earlier_score = _find_score_in_training(by_attempt, name, best.epoch if best is not None else None)
         if earlier_score is None or not math.isfinite(earlier_score) or not math.isfinite(final_score):
             continue
-        where = f"in epoch {best.epoch}, when it was saved" if best is not None else "during the training"
+        where = f"in epoch {best.epoch}, when it was saved" if best is not None else "during training"
         low, high = sorted((earlier_score, final_score))
         if high - low > limits["apart"] and high > limits["factor"] * low:
             return Finding(
@@ -97,7 +100,7 @@ RULE = Rule(
         Case("the final validation is much worse", [*started(), *TRAINING, *final(metrics__mAP50=0.1)], "warn"),
         Case("the final validation is 0", [*started(), *TRAINING, *final(metrics__mAP50=0.0)], "warn"),
         Case(
-            "all validations during the training were 0",
+            "all validations during training were 0",
             [*started(), *validations(metrics__mAP50=[0.0] * 5, fitness=[0.0] * 5), *final(metrics__mAP50=0.6)],
             "warn",
         ),
@@ -108,7 +111,7 @@ RULE = Rule(
             None,
         ),
         Case(
-            "the score differs only from epochs that the checkpoint is not from",
+            "the score differs only from that of other epochs",
             [*started(), *TRAINING[:3], *final(metrics__mAP50=0.3)],
             None,
         ),

@@ -1,20 +1,23 @@
 """Evaluation takes far more memory than training.
 
-**What it means.** Each time the model is evaluated, memory usage rises well above what training needs, and falls again.
-A training that has run at a safe level for days can be killed by its next validation.
+**What it means.** Each time the model is evaluated, memory usage rises well above what training needs, and falls again
+afterwards. A run whose memory usage was safe for days can be killed in its next validation.
 
-**Why it happens.** The validation batch is often twice the training batch, predictions of the whole set are collected
-before they are scored, many boxes per image are kept (max_det), plots are drawn, separate loader workers are started,
-or gradients are not disabled.
+**Why it happens.** The validation batch is often twice the size of the training batch. Other causes are predictions of
+the whole set that are collected before they are scored, many boxes per image (`max_det`), plots, additional
+`DataLoader` workers, or gradients that are not disabled.
 
 **What to do.** Use a smaller validation batch, half precision, fewer boxes per image, and no plots. Move results to the
 CPU batch by batch. Wrap the evaluation in `torch.no_grad()`.
 
-**What it needs.** At least two evaluations, each with a memory sample during it and one of the training before it. It
-is a note if evaluation used one and a half times as much memory as training, and 1 GiB more. It is a warning if memory
-was almost used up during an evaluation.
+**When it is reported.** In at least two evaluations, memory usage was more than 1.5 times that of the training before
+it, and more than 1 GiB higher. Memory must have been measured both during each evaluation and during the training
+before it.
 
-Sources: the fourth field report (killed during or near the validation of epoch 94).
+**Severity.** It is reported as `warn` if less than 5% of the machine's memory was available during one of these
+evaluations, and as a `note` otherwise.
+
+Sources: in one reported case, a run was killed during or near the validation of epoch 94.
 """
 
 from __future__ import annotations
@@ -55,17 +58,17 @@ def judge(state: RunState) -> Finding | None:
         severity="warn" if is_close else "note",
         message=(
             f"Evaluation takes {during / training:.1f} times the memory of training ({size(during)} compared with {size(training)})"
-            + (f", and only {size(min_left)} was left." if is_close else ".")
+            + (f", and only {size(min_left)} was available." if is_close else ".")
         ),
         evidence=[
             f"{len(spikes)} of {len(evaluations)} evaluations, the last at step {spikes[-1].step}: {which}",
-            f"minimum memory left during evaluation: {size(min_left)}" + (f" of {size(total)}" if total else ""),
+            f"minimum available memory during evaluation: {size(min_left)}" + (f" of {size(total)}" if total else ""),
         ],
         remedies=[
             "wrap the evaluation in torch.no_grad(), and move results to the CPU batch by batch",
             "use a smaller validation batch" + (" and plots=False half=True" if ultralytics else ""),
             *(["keep fewer boxes per image (max_det=100)"] if ultralytics else []),
-            "use fewer loader workers for the evaluation",
+            "use fewer DataLoader workers for evaluation",
         ],
     )
 
@@ -99,11 +102,11 @@ RULE = Rule(
     limits=LIMITS,
     page=__doc__ or "",
     cases=[
-        Case("twice as much, each time", _make_evaluations(3, 3.0, 6.0), "note"),
+        Case("twice the memory of training, each time", _make_evaluations(3, 3.0, 6.0), "note"),
         Case("almost no memory is left", _make_evaluations(3, 5.0, 13.5), "warn"),
         Case("a single evaluation", _make_evaluations(1, 3.0, 9.0), None),
-        Case("about as much as training", _make_evaluations(5, 3.0, 3.4), None),
-        Case("twice as much, but very little", _make_evaluations(5, 0.3, 0.7), None),
-        Case("less than training", _make_evaluations(5, 4.0, 2.0), None),
+        Case("about the memory of training", _make_evaluations(5, 3.0, 3.4), None),
+        Case("twice the memory of training, but less than 1 GiB more", _make_evaluations(5, 0.3, 0.7), None),
+        Case("less memory than training", _make_evaluations(5, 4.0, 2.0), None),
     ],
 )

@@ -1,16 +1,20 @@
-"""The two limits of MPS memory contradict each other.
+"""The two memory limits for MPS contradict each other.
 
-**What it means.** `RuntimeError: invalid low watermark ratio 1.4`. torch starts to free memory at the low watermark and
-refuses allocations at the high watermark. The low ratio must not be above the high one, and its default is 1.4.
+**What it means.** torch raised `RuntimeError: invalid low watermark ratio 1.4`. torch starts to free memory at the low
+watermark and refuses allocations at the high watermark. The low ratio must not exceed the high ratio, and its default
+is 1.4.
 
 **Why it happens.** `PYTORCH_MPS_HIGH_WATERMARK_RATIO` was set below 1.4, and `PYTORCH_MPS_LOW_WATERMARK_RATIO` was not
 set.
 
-**Where reports conclude wrongly.** "Remove the variable" and "set it to 0.0" both remove the message, and the
-protection with it: the default high watermark of 1.7 is above what many Macs have, so the system swaps or kills the
-process instead.
+**Common misdiagnoses.** Unsetting the variable or setting it to 0.0 removes the error, but also the protection. The
+default high watermark is 1.7 times the recommended working set, which exceeds the physical memory of many Macs; the
+system then swaps or kills the process instead.
 
-**What to do.** Set both, the low ratio below the high one.
+**What to do.** Set both variables, the low ratio below the high one. For example, set
+`PYTORCH_MPS_HIGH_WATERMARK_RATIO=1.0` and `PYTORCH_MPS_LOW_WATERMARK_RATIO=0.9`.
+
+**Severity.** It is always reported as `fatal`.
 
 Sources: kohya-ss/sd-scripts#603; torch's `MPSAllocator.mm`.
 """
@@ -47,11 +51,11 @@ def judge(state: RunState) -> Finding | None:
     return Finding(
         rule="watermark-invalid",
         severity="fatal",
-        message=f"torch rejects the limits that are set for MPS memory: {match[1] if match else 'a ratio'} is out of range"
+        message=f"torch rejects the memory limits for MPS: {match[1] if match else 'a ratio'} is out of range"
         + (f" ({', '.join(settings)})." if settings else "."),
         evidence=[words, *settings],
         remedies=[
-            f"set both, the low ratio below the high one: export {both}",
+            f"set both variables, the low ratio below the high one: export {both}",
             "or set neither: the defaults are 1.7 (high) and 1.4 (low)",
         ],
     )

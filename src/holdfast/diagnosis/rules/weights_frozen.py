@@ -1,21 +1,31 @@
-"""Weights do not change although they have a nonzero gradient.
+"""Trainable weights do not change although they have a nonzero gradient.
 
-**What it means.** A tensor, or some of its rows, had a nonzero gradient, but the optimizer step left it exactly as it
-was, although the expected update is large enough for the number format of the weight. That part of the
-model does not learn; the rest works around it, and the curve only looks like a plateau.
+**What it means.** A tensor, or some of its rows, had a nonzero gradient, but the optimizer step did not change it. The
+expected update is too large to be lost to rounding in the dtype of the weight. That part of the model does not learn;
+the rest of the model compensates, and the loss curve looks like a plateau. This rule is not about weights that are
+frozen on purpose with `requires_grad=False`.
 
-**Why it happens.** On some devices, an in-place operation on a non-contiguous tensor writes into a temporary that is
-then discarded (`addcmul_` and `addcdiv_` in Adam's step, `conv2d` weights in channels-last). Or the optimizer's own
-step skips or restores parameters, or works on a copy.
+**Why it happens.** On some devices, an in-place operation on a non-contiguous tensor writes into a temporary tensor
+that is then discarded (for example, `addcmul_` and `addcdiv_` in `Adam.step()` on channels-last `Conv2d` weights). Or
+the optimizer's own step skips or restores parameters, or works on a copy.
 
-**What to do.** Make the parameter contiguous before the optimizer is created (`p.data = p.data.contiguous()`), install
-a newer torch, or run a few steps on the CPU: if the tensor changes there, the device is at fault.
+**What to do.** Make the parameter contiguous before the optimizer is created (`p.data = p.data.contiguous()`), or
+install a newer torch. To find out whether the device is the cause, run a few steps on the CPU: if the tensor changes
+there, it is.
 
-**When it stays silent.** With a learning rate of zero. On rows without a gradient (sparse and padding rows). On updates
-below one unit in the last place of the weight (see updates-underflow). On steps that a gradient scaler skipped. A
-tensor must stay unchanged in at least two consecutive steps, or in three if only a part of it does. For an optimizer
-that is not part of torch, the expected update is estimated from how far its step moved other weights: that is a
-warning, because it may be intended.
+**When it is reported.** Any of these conditions is sufficient:
+
+- A whole tensor stays unchanged in two consecutive steps.
+- Some rows of a tensor stay unchanged in three consecutive steps.
+- The expected updates are unknown, and no weight has changed in at least three checks over at least 64 steps.
+
+**Severity.** It is reported as `fatal`. For an optimizer that is not part of torch, the expected update is estimated
+from how far the same step moved other weights. The tensor must then stay unchanged in three consecutive steps, and the
+severity is only `warn`, because the optimizer may skip the weight on purpose.
+
+**When it is not reported.** Nothing is reported if the learning rate is zero, for rows without a gradient (sparse and
+padding rows), for updates below one unit in the last place of the weight (see updates-underflow), or for steps that a
+gradient scaler skipped.
 
 Sources: pytorch#118115, pytorch#165267, pytorch#192212.
 """
@@ -39,7 +49,7 @@ LIMITS = {"times_of_a_part": 2, "samples_where_nothing_moves": 3, "steps_where_n
 REMEDIES = [
     "make the named parameters contiguous before the optimizer is created: p.data = p.data.contiguous()",
     "install a newer torch: in-place writes to non-contiguous tensors were lost on MPS before 2.4, and again later",
-    "run a few steps on the CPU: if the weights change there, the device is at fault",
+    "run a few steps on the CPU: if the weights change there, the device is the cause",
 ]
 
 
@@ -107,9 +117,9 @@ def _judge_unknown_updates(weights: Weights, min_samples: float, min_steps: floa
     return Finding(
         rule=ID,
         severity="fatal",
-        message=f"None of the {newest.checked} weight tensors has changed in {newest.step} steps although there are gradients.",
+        message=f"None of the {newest.checked} weight tensors has changed in {newest.step} steps although they have gradients.",
         evidence=[
-            f"{weights.samples} checks from step {weights.first_sample} to step {newest.step}, none saw a weight change",
+            f"{weights.samples} checks from step {weights.first_sample} to step {newest.step}, no weight changed in any of them",
             f"with a nonzero gradient: {', '.join(unknown[:5])}",
         ],
         remedies=["check that the optimizer's step really updates its parameters", *REMEDIES],
@@ -156,7 +166,11 @@ RULE = Rule(
             ],
             "warn",
         ),
-        Case("a custom optimizer, seen once", [*started(), *weight_updates(2, stuck("a", 40.0, by_others=True))], None),
+        Case(
+            "a custom optimizer leaves one tensor unchanged once",
+            [*started(), *weight_updates(2, stuck("a", 40.0, by_others=True))],
+            None,
+        ),
         Case(
             "a row that stayed unchanged in one step",
             [*started(), *weight_updates(2, stuck("fc.weight", 90.0, rows=1))],

@@ -1,21 +1,27 @@
 """The loss uses parameters that are not in any optimizer.
 
 **What it means.** Gradients are computed for parameters that are never updated. If the optimizer contains only tensors
-that no loss uses, it trains a model that is not in use: nothing is learned at all.
+that no loss uses, it trains a model that is not in use, and nothing is learned at all.
 
 **Why it happens.** The optimizer was created before the model was wrapped, moved, re-initialized or given its new head,
-and contains the old parameters. Or some layers are missing from `parameters()`: modules in a plain list or dictionary
-instead of `ModuleList` or `ModuleDict`, or a loss with its own parameters.
+and contains the old parameters. Or some layers are missing from `parameters()`, because modules are in a plain list or
+dictionary instead of `ModuleList` or `ModuleDict`, or because the loss has its own parameters.
 
 **What to do.** Create the optimizer last, from the model that computes the loss. Call `requires_grad_(False)` on
-parameters that must stay fixed: that also saves the time for their gradients.
+parameters that must stay fixed; this also avoids computing their gradients.
 
-**When it stays silent.** On parameters of an optimizer that has not stepped yet, and on frozen parameters. A network in
-evaluation mode that the loss only passes through (a perceptual loss, a teacher) is a note. A head that is trained on a
-backbone which keeps `requires_grad` is common: that is a warning. It is fatal only if the optimizer contains nothing
-that any loss uses.
+**Severity.** The severity depends on the parameters:
 
-Sources: huggingface/accelerate#2665; modules in plain lists are a question as old as torch.
+- It is reported as `fatal` if no loss uses any tensor of the optimizer and none of the checked weights has changed.
+- It is reported as `warn` if some of the parameters outside the optimizer are in training mode. It is never more than
+  that if only a head is trained on a backbone that keeps `requires_grad=True`, which is common.
+- It is reported as a `note` if all of them belong to networks in evaluation mode that the loss only passes through (a
+  perceptual loss, a teacher).
+
+**When it is not reported.** Nothing is reported for parameters of an optimizer that has not stepped yet, or for frozen
+parameters (`requires_grad=False`).
+
+Sources: huggingface/accelerate#2665.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The definition of a check: one question to answer before hours of training, with its documentation page.
 
-A check is a module with a `CHECK`. Its `run` function gets the context that a training would start in and returns an `Answer`: one
+A check is a module with a `CHECK`. Its `run` function gets the context that the run would start in and returns an `Answer`: one
 line with the result ("2,000 images, all readable") and a `Finding` for each problem. A check raises `NotChecked` if it cannot inspect
 something. Any other exception or a timeout is reported as that check's result and does not affect the other checks.
 
@@ -49,7 +49,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class CheckContext:
-    """What a training would start with. Every value is known before the first check or comes from a function, so that a check can
+    """What the run would start with. Every value is known before the first check or comes from a function, so that a check can
     be tested with recorded contexts.
     """
 
@@ -62,7 +62,7 @@ class CheckContext:
     no_interpreter: str = ""
     """Why there is no interpreter."""
     is_guessed: bool = False
-    """The command does not name its Python, so the training may run under another one."""
+    """The command does not name its Python, so the script may run under a different one."""
     command: tuple[str, ...] = ()
     plan: Plan | None = None
     device: str | None = None
@@ -147,7 +147,7 @@ class Check:
     kind: Kind
     run: Callable[[CheckContext], Answer]
     page: str
-    """The module's docstring: what the check asks, why, what to do, sources."""
+    """The module's docstring: what the check does, why, what to do, sources."""
     needs: tuple[Need, ...] = ()
     """If one of these is missing, the check does not run and reports that."""
     seconds: float = 30.0
@@ -187,7 +187,9 @@ def find_missing_need(check: Check, context: CheckContext) -> str | None:
         if need == "plan" and context.plan is None:
             return "this check needs a plan: holdfast check PLAN.toml"
         if need == "command" and not context.command and context.plan is None:
-            return "this check needs a training: holdfast check -- COMMAND, or a plan"
+            return (
+                "this check needs a training command or a plan: holdfast check -- COMMAND, or holdfast check PLAN.toml"
+            )
     return None
 
 

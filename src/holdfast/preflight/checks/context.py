@@ -105,7 +105,7 @@ def _check_command(command: Sequence[str], cwd: Path, environment: Mapping[str, 
         )
 
 
-_NO_PYTHON = "the Python of the training is unknown, and there is no Python on the PATH"
+_NO_PYTHON = "the Python interpreter of your script is unknown, and there is no Python on the PATH"
 
 
 def _find_python(

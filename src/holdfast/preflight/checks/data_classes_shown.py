@@ -1,12 +1,12 @@
 """Does every class occur often enough, in training and in validation?
 
-**What it asks.** How often each class occurs in train and in val: classes that have a name but no objects, classes that occur in
-validation but never in training, classes with very few objects, and how imbalanced the classes are.
+**What it checks.** Counts how often each class occurs in train and in val. The check reports classes that have a name but no objects,
+classes that occur in validation but never in training, classes with very few objects, and strong class imbalance.
 
-**Why.** mAP is the mean over the classes that occur in validation. A class without training objects lowers it permanently, and a
-class with three objects in validation changes it by chance.
+**Why.** mAP is the mean over the classes that occur in validation. A class that never occurs in training always lowers mAP, and a class
+with only three validation objects adds noise to it.
 
-**What to do.** Use another split, add images of the rare classes, or remove unused names; and look at the AP of each class.
+**What to do.** Use a different split, add images of the rare classes, or remove unused class names. Also look at the AP of each class.
 """
 
 from __future__ import annotations

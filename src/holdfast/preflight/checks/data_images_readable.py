@@ -1,19 +1,21 @@
 """Can every image of the data set be decoded?
 
-**What it asks.** Decodes each image of train, val and test. A JPEG is decoded at one eighth of its size, which still reads every byte.
+**What it checks.** Decodes each image of train, val and test. A JPEG is decoded at one eighth of its size, which still reads every byte.
 The check reports files that are truncated, corrupt, empty, not an image, too small (Ultralytics skips images under 10 pixels) or too
-large to open. It also reports unusual files: a name with the suffix of another format, CMYK, 16 bits per pixel, JPEGs with
+large to open. It also reports unusual files: a file extension that does not match the format, CMYK, 16 bits per channel, JPEGs with
 data after their end marker.
 
-**Why.** At startup, Ultralytics checks the headers, the checksums of a PNG and the last two bytes of a JPEG. It skips a file that fails
-this check, with one line among hundreds. It does not notice a truncated or corrupt BMP, TIFF, WebP or JPEG 2000 file, which stops the
-training in the middle of an epoch. It **rewrites in place** a JPEG with data after its end marker, at another quality.
+Images are decoded by the Python interpreter of your script, with its Pillow. Without Pillow, only labels are checked. Nothing is written.
+
+**Why.** At startup, Ultralytics checks the headers, the checksums of PNG files and the last two bytes of JPEG files. It skips files that
+fail this check, and logs only one line among hundreds. It does not notice a truncated or corrupt BMP, TIFF, WebP or JPEG 2000 file,
+which stops training in the middle of an epoch. It re-encodes JPEGs that have data after the end marker at a different quality,
+**overwriting the original file**.
 
 **What to do.** Download the files again, or remove them. Then delete the `*.cache` files next to the labels, which contain the old state.
 
-Images are decoded by the training's own Python, with its Pillow. Without Pillow, only labels are checked. Nothing is written.
-
-**When it stays silent.** A JPEG or BMP with overwritten bytes in its middle decodes without an error, to a wrong image.
+**Limitations.** Overwritten bytes in the middle of a JPEG or BMP may still decode without an error, to a wrong image. This is not
+detected.
 
 Sources: `ultralytics/data/utils.py` (`verify_image_label`, `check_image`).
 """

@@ -1,14 +1,16 @@
 """Does every image have labels, and is every label line valid?
 
-**What it asks.** Reports missing or empty label files, label files without an image, lines that are not numbers or have too few or
-too many of them, classes that the data set does not name, coordinates outside 0 to 1, boxes without area, and duplicate
-lines. Boxes and polygons are supported; poses if the YAML file has `kpt_shape`.
+**What it checks.** Reports missing or empty label files, label files without an image, lines that contain non-numeric values or the
+wrong number of values, classes that are not in the data set's list of names, coordinates outside 0 to 1, boxes without area, and
+duplicate lines. Boxes and polygons are supported, and poses if the YAML file has `kpt_shape`.
 
-**Why.** One invalid line makes Ultralytics skip the image **with all of its labels**; it reports this once, among hundreds of lines. An
-image without a label file counts as background: if its labels were lost, the model learns to ignore the objects in it.
-A data set without any label in train or in val wastes hours, so it is fatal here.
+**Why.** If a label file has one invalid line, Ultralytics skips the image **with all of its labels**, and logs only one line among
+hundreds. Ultralytics treats an image without a label file as background: if its labels were lost, the model learns to ignore the
+objects in it.
 
-**What to do.** Follow the finding; then delete the `*.cache` files next to the labels.
+**What to do.** Follow the advice in the finding. Then delete the `*.cache` files next to the labels.
+
+**Severity.** `fatal` if train or val has no labels at all, or if at least half of the images in train or in val have an invalid line.
 
 Sources: `ultralytics/data/utils.py` (`verify_image_label`).
 """

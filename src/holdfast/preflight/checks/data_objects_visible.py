@@ -1,13 +1,13 @@
-"""Are objects large enough at the image size of the training?
+"""Are objects large enough at the image size that is used for training?
 
-**What it asks.** Ultralytics scales each image so that its longer side is `imgsz`. The check computes the size of the objects in pixels at
-that scale, as the side of a square of the same area: the median, the share under 8 and under 16 pixels, and the worst class.
+**What it checks.** Ultralytics scales each image so that its longer side is `imgsz`. The check computes the size of the objects at that
+scale, in pixels (the side of a square of the same area): the median, the share under 8 and under 16 pixels, and the most affected class.
 
-**Why.** The finest feature map of a YOLO model has one cell per 8 x 8 pixels. An object under 8 pixels is smaller than a cell: it is rarely
-learned, and more epochs do not change that.
+**Why.** The finest feature map of a YOLO model has one cell per 8 x 8 pixels. An object under 8 pixels is smaller than a cell: it is
+rarely learned, and more epochs do not change that.
 
-**What to do.** The finding names the smallest `imgsz` at which the median is 16 pixels, with its cost. If that is above
-1280, it names the tile size to cut the images into.
+**What to do.** The finding names the smallest `imgsz` at which the median is 16 pixels, and how much more memory and time this takes.
+If this `imgsz` is above 1280, the finding suggests a tile size to cut the images into.
 """
 
 from __future__ import annotations

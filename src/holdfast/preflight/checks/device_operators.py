@@ -1,16 +1,18 @@
-"""Does the device compute the same results as the CPU, operator by operator?
+"""Does the accelerator compute the same results as the CPU, operator by operator?
 
-**What it asks.** In the first steps of the dry run, every operator of the forward pass, the backward pass and the optimizer that runs on a
-device is run again on the CPU, on the same memory with the same strides. Results and in-place changes are compared. The tolerance is
-measured for each call by perturbing its inputs by rounding errors: low precision passes, a wrong result does not.
+**What it checks.** In the first steps of the dry run, every operator of the forward pass, the backward pass and the optimizer that runs
+on the accelerator is run again on the CPU, with copies of the same inputs and the same strides. Results and in-place changes are
+compared. The tolerance is measured for each call by perturbing its inputs at the level of rounding errors, so that low precision passes
+but wrong results do not.
 
-**Why.** Devices have computed wrong results for months without an error: a scalar write to the wrong element, a zero gradient through an
-expanded tensor, an update that is never written. The loss still looks plausible.
+**Why.** Accelerators have computed wrong results for months without an error: a scalar write to the wrong element, a zero gradient
+through an expanded tensor, an update that is never written. The loss still looks plausible.
 
-**What to do.** The finding contains the smallest workaround: contiguous tensors, this operator on the CPU, a newer version, another device.
+**What to do.** The finding suggests the least invasive workaround, such as making tensors contiguous, running the operator on the CPU,
+installing a newer version, or using a different device.
 
-**When it stays silent.** On the CPU there is nothing to compare. The comparison synchronizes after each operator and therefore hides races;
-device-steps-agree checks for those. docs/op_check.md describes the method and its limits.
+**Limitations.** If everything runs on the CPU, there is nothing to compare. The comparison synchronizes after each operator and
+therefore hides races; device-steps-agree checks for those. docs/op_check.md describes the method and its limitations.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ def _message(ended: Mapping[str, Any] | None, dry_run: DryRunResult) -> str:
     if not ended["calls"]:
         return "nothing to compare: everything ran on the CPU"
     summary = (
-        f"{ended['compared']:,} of {ended['calls']:,} calls on {', '.join(ended['devices']) or 'a device'} in "
+        f"{ended['compared']:,} of {ended['calls']:,} calls on {', '.join(ended['devices']) or 'the accelerator'} in "
         f"{ended['steps']} steps were compared with the CPU, {ended['signatures_compared']:,} of {ended['signatures']:,} "
         "signatures (operator, shapes, strides, dtypes) at least once"
     )
@@ -64,7 +66,7 @@ def _make_finding(line: Mapping[str, Any], dry_run: DryRunResult) -> Finding:
         ID,
         _choose_severity(line, dry_run),
         f"{line['operator']} is wrong on {_find_device(line)} ({line['phase']}, step {line['step']}): {line['message']}"
-        + (f". Known as {_format_issue(known)}" if known else "")
+        + (f". This is a known bug: {_format_issue(known)}" if known and _format_issue(known) else "")
         + ".",
         evidence=[
             *(_describe_tensor(tensor) for tensor in line["tensors"]),
@@ -83,7 +85,7 @@ def _choose_severity(line: Mapping[str, Any], dry_run: DryRunResult) -> Severity
 
 
 def _format_issue(known: Mapping[str, Any]) -> str:
-    return ", ".join([str(known.get("id", "")), *map(str, known.get("issues", []))]).strip(", ")
+    return ", ".join(map(str, known.get("issues", [])))
 
 
 def _find_device(line: Mapping[str, Any]) -> str:
@@ -119,19 +121,19 @@ CHECK = Check(
     needs=("command",),
     seconds=SECONDS,
     cases=(
-        Case("the device agrees with the CPU", on_mps(recorded_dry_run(op_check=[_ENDED])), "passed"),
-        Case("everything on the CPU", on_cpu(recorded_dry_run(op_check=[_NOTHING])), "passed"),
-        Case("an update is lost", on_mps(recorded_dry_run(op_check=[_WRONG, _ENDED])), "fatal"),
+        Case("all results agree with the CPU", on_mps(recorded_dry_run(op_check=[_ENDED])), "passed"),
+        Case("a script that uses only the CPU", on_cpu(recorded_dry_run(op_check=[_NOTHING])), "passed"),
+        Case("an optimizer update is lost", on_mps(recorded_dry_run(op_check=[_WRONG, _ENDED])), "fatal"),
         Case(
             "the dry run was killed after it reported a wrong result",
             on_mps(recorded_dry_run(op_check=[_WRONG], code=None)),
             "fatal",
         ),
         Case(
-            "a missing operator that does not stop the training",
+            "a missing operator that does not stop the script",
             on_mps(recorded_dry_run(op_check=[{**_WRONG, "kind": "raises"}, _ENDED])),
             "warn",
         ),
-        Case("no step", on_mps(recorded_dry_run(losses=(), code=None)), "not checked"),
+        Case("no step was completed", on_mps(recorded_dry_run(losses=(), code=None)), "not checked"),
     ),
 )

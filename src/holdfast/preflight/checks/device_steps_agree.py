@@ -1,17 +1,17 @@
-"""Do whole steps on the device match the CPU, and are they reproducible?
+"""Do whole steps on the accelerator match the CPU, and are they reproducible?
 
-**What it asks.** Runs the same first steps twice on the device and once on the CPU, from the same seeds, without any synchronization
-in between. Losses, gradients and weights are compared. The tolerance comes from two more runs on the CPU whose arithmetic
-is perturbed by rounding errors.
+**What it checks.** Runs the same first steps twice on the accelerator and once on the CPU, from the same seeds, without additional
+synchronization. Losses, gradients and weights are compared. The tolerance comes from two more runs on the CPU whose arithmetic is
+perturbed at the level of rounding errors.
 
-**Why.** Comparing operator by operator synchronizes after each of them and therefore hides races: copies that are used before they are
-complete. Report 000 and ultralytics 8.3.203 are examples.
+**Why.** device-operators synchronizes after each operator and therefore hides races, such as copies that are used before they are
+complete. ultralytics 8.3.203 is an example (ultralytics/hub#1199).
 
-**What to do.** Remove `non_blocking=True`, install a newer version, or use another device.
+**What to do.** Remove `non_blocking=True`, install a newer version, or use a different device.
 
-**When it stays silent.** On the CPU there is nothing to compare. The comparison with the CPU requires that Holdfast can change the device:
-`device=` in an Ultralytics command or a plan, or a `--device` option in the command. Otherwise only the two runs on the device are compared,
-and the check reports that.
+**Limitations.** If everything runs on the CPU, there is nothing to compare. The comparison with the CPU requires that Holdfast can
+change the device: through `device=` in an Ultralytics command or a plan, or through a `--device` option in the command. Otherwise only
+the two runs on the accelerator are compared, and the result says so.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ CHECK = Check(
     needs=("command",),
     seconds=SECONDS,
     cases=(
-        Case("everything on the CPU", on_cpu(recorded_dry_run(op_check=[_NOTHING])), "passed"),
-        Case("no step", on_cpu(recorded_dry_run(losses=(), code=None)), "not checked"),
+        Case("a script that uses only the CPU", on_cpu(recorded_dry_run(op_check=[_NOTHING])), "passed"),
+        Case("no step was completed", on_cpu(recorded_dry_run(losses=(), code=None)), "not checked"),
     ),
 )

@@ -1,15 +1,15 @@
-"""Does the device exist, and does it compute?
+"""Is the device available, and does it compute correctly?
 
-**What it asks.** In the training's own Python: does torch see the device, do values survive a copy to the device and back, is a
-matrix product correct, is there a gradient? With `auto`, every device that torch sees is tested. The fastest one that works is
-reported, and one that does not work is a warning.
+**What it checks.** With the Python interpreter of your script: does torch see the device? Are values unchanged after a copy to the
+device and back? Is a matrix product correct? Does a backward pass produce a gradient? With `auto`, or if no device is requested, every
+device that torch sees is tested. Holdfast reports the fastest working device, and warns about each one that does not work.
 
-**Why.** A torch without CUDA silently trains on the CPU, or fails at its first line. An outdated driver, a GPU that
-another process occupies or a virtual machine without Metal is found in the first second instead of after the data is loaded.
+**Why.** With a CPU-only build of torch, training silently runs on the CPU or fails immediately. An outdated driver, a GPU that is
+occupied by a different process or a virtual machine without Metal is found in the first second instead of after the data is loaded.
 
-**What to do.** Follow the finding: install the build of torch that supports the device, or train on another device.
+**What to do.** Follow the advice in the finding: install the build of torch that supports the device, or train on a different device.
 
-This is only a basic test. The device checks test whether the device computes every operator of the training correctly.
+**Limitations.** This is only a basic test. device-operators tests whether the device computes each operator of your script correctly.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _report_absent(name: str, context: CheckContext, torch: Torch) -> Finding:
         "fatal",
         f"{name} was requested but is not available: {why}.",
         evidence=[f"torch {torch.version} sees {', '.join(torch.devices)}"],
-        remedies=[remedy, f"or train on another device: device={others[0]}"] if others else [remedy],
+        remedies=[remedy, f"or train on a different device: device={others[0]}"] if others else [remedy],
     )
 
 
@@ -113,7 +113,7 @@ def _report_failure(name: str, problem: str, context: CheckContext, works: dict[
         f"{name} exists but cannot be used: {problem}.",
         evidence=[problem],
         remedies=[
-            *(f"train on another device: device={device}" for device in others[:1]),
+            *(f"train on a different device: device={device}" for device in others[:1]),
             "restart the machine, and check which other programs use the device",
         ],
     )
@@ -131,7 +131,7 @@ def _summarize(context: CheckContext, works: dict[str, float], torch: Torch) -> 
     name = f" ({torch.names[fastest]})" if fastest in torch.names else ""
     if context.trains_on("cpu") is None and len(works) > 1:
         return f"{', '.join(works)} can be used; {fastest}{name} is the fastest at a matrix product"
-    return f"{', '.join(works)}{name} computes, and copies are correct"
+    return f"{', '.join(works)}{name} works: copies, a matrix product and a gradient are correct"
 
 
 _CUDA = {
@@ -141,7 +141,7 @@ _NO_DRIVER = {"torch": Torch(version="2.13.0+cu130", cuda_build="13.0")}
 _BOTH = Reply(
     ({"device": "mps", "problem": None, "seconds": 0.001}, {"device": "cpu", "problem": None, "seconds": 0.02})
 )
-_WRONG = ({"device": "mps", "problem": "numbers that were copied there and back are not the same"},)
+_WRONG = ({"device": "mps", "problem": "a tensor that was copied to the device and back has changed"},)
 _CPU = ({"device": "cpu", "problem": None, "seconds": 0.01},)
 
 CHECK = Check(
@@ -152,22 +152,22 @@ CHECK = Check(
     needs=("torch",),
     seconds=90.0,
     cases=(
-        Case("MPS works", mac(reply=Reply(_BOTH.lines[:1])), "passed"),
-        Case("auto, and both work", mac(device="auto", reply=_BOTH), "passed"),
-        Case("MPS returns other values", mac(reply=Reply(_WRONG)), "fatal"),
-        Case("the same with auto: the CPU remains", mac(device="auto", reply=Reply(_WRONG + _CPU)), "warn"),
+        Case("device mps, and MPS works", mac(reply=Reply(_BOTH.lines[:1])), "passed"),
+        Case("device auto, and both MPS and the CPU work", mac(device="auto", reply=_BOTH), "passed"),
+        Case("device mps, and a copy to MPS and back changes the values", mac(reply=Reply(_WRONG)), "fatal"),
+        Case("device auto, and only the CPU works", mac(device="auto", reply=Reply(_WRONG + _CPU)), "warn"),
         Case("the GPU crashes the process", mac(reply=Reply(({"trying": "mps"},), -6, "Abort trap")), "fatal"),
         Case("the GPU hangs", mac(reply=Reply(({"trying": "mps"},), None)), "fatal"),
         Case("CUDA requested, torch built without CUDA", linux(device="cuda"), "fatal"),
-        Case("no driver", linux(device="0", facts=_NO_DRIVER), "fatal"),
+        Case("CUDA requested, no driver installed", linux(device="0", facts=_NO_DRIVER), "fatal"),
         Case(
-            "GPUs hidden by an environment variable",
+            "CUDA requested, GPUs hidden by CUDA_VISIBLE_DEVICES",
             linux(device="cuda:0", facts=_NO_DRIVER, environment={"CUDA_VISIBLE_DEVICES": ""}),
             "fatal",
         ),
-        Case("a second GPU that does not exist", linux(device="0,1", facts=_CUDA), "fatal"),
+        Case("two GPUs requested, only one exists", linux(device="0,1", facts=_CUDA), "fatal"),
         Case("MPS requested on Linux", linux(device="mps"), "fatal"),
-        Case("the CPU", linux(reply=Reply(_CPU)), "passed"),
+        Case("device cpu, and the CPU works", linux(reply=Reply(_CPU)), "passed"),
         Case("the test reported nothing", linux(reply=Reply()), "not checked"),
     ),
 )

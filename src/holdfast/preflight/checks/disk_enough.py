@@ -1,13 +1,16 @@
 """Is there enough disk space for what the run will write?
 
-**What it asks.** Compares the free space for checkpoints and the run folder with what this model will need: its checkpoints, the
-copies that are kept of each attempt, snapshots, plots and logs. Also checks that the folders are writable.
+**What it checks.** Compares the free space for checkpoints and the run folder with the estimated size of everything that is written
+for this model: its checkpoints, the copies of them that Holdfast keeps for each attempt (each start of your command), snapshots,
+plots and logs. It also checks that the folders are writable.
 
-**Why.** A full disk stops a training while it writes its checkpoint, and the previous file is lost too: Ultralytics and
-`torch.save` write in place.
+**Why.** A full disk stops a training run while it writes a checkpoint, and the previous checkpoint is lost too: Ultralytics and
+`torch.save` overwrite the file in place.
 
-**What to do.** Free disk space, or write the results elsewhere (`project=`, `--dir`). With `save_period`, one more file is kept
-every N epochs.
+**What to do.** Free disk space, or write the results elsewhere (`project=`, `--dir`). Increase or disable `save_period`, which keeps an
+additional file every N epochs.
+
+**Severity.** `fatal` if there is not enough space for one checkpoint and its copy, or if a folder is not writable; otherwise `warn`.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ def _check_writable(folders: list[Path]) -> Iterator[Finding]:
                 "fatal",
                 f"{folder} is not writable: checkpoints and the run folder cannot be saved.",
                 evidence=[f"no permission to write to {existing}"],
-                remedies=["start it in a folder that you can write to, or set project= and --dir to one"],
+                remedies=["start the run in a directory that you can write to, or set project= and --dir to one"],
             )
 
 
@@ -88,7 +91,7 @@ CHECK = Check(
         Case("enough space for a small model", _make_case(3 * GIB, model="yolo11n.pt"), "passed"),
         Case("not enough space for a large model", _make_case(3 * GIB, model="yolo11x.yaml"), "warn"),
         Case(
-            "not enough space for a file every epoch",
+            "not enough space for a checkpoint every epoch",
             _make_case(30 * GIB, model="yolo11x.yaml", epochs=100, save_period=1),
             "warn",
         ),

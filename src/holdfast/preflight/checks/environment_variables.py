@@ -1,14 +1,20 @@
-"""Do the environment variables that torch reads at import have valid values?
+"""Do the environment variables that torch reads have valid values?
 
-**What it asks.** Checks the environment of the training, including variables that the plan sets: the MPS fallback and memory
-limits, the variable that avoids a wrong matrix product on M1 and M2, the variable that hides a second OpenMP runtime, the number
-of threads, and hidden GPUs.
+**What it checks.** Checks these variables in the environment of the training process, including variables that the plan sets:
 
-**Why.** torch reads these variables once, at import or when it first uses the device. Setting them later, in the script or in another
-terminal, has no effect. Some values crash the process: `PYTORCH_ENABLE_MPS_FALLBACK=true` (it must be a number), or a low
-watermark above the high one (`invalid low watermark ratio 1.4`, when only the high one was lowered).
+- `PYTORCH_ENABLE_MPS_FALLBACK`: runs operators that MPS lacks on the CPU
+- `PYTORCH_MPS_HIGH_WATERMARK_RATIO`, `PYTORCH_MPS_LOW_WATERMARK_RATIO`: limits of MPS memory
+- `PYTORCH_MPS_PREFER_METAL`: avoids a wrong matrix product on M1 and M2
+- `KMP_DUPLICATE_LIB_OK`: hides a second OpenMP runtime
+- `OMP_NUM_THREADS`: the number of threads
+- `CUDA_VISIBLE_DEVICES`: can hide every GPU
+- `CUDA_LAUNCH_BLOCKING`, `PYTORCH_NO_CUDA_MEMORY_CACHING`: slow training down
 
-**What to do.** Use `export NAME=VALUE` before the training starts, or `[environment]` in the plan.
+**Why.** torch reads most of these variables once, when it is imported or first uses the device. Setting them later in the script, or in
+a different terminal, has no effect. Some values crash the process: `PYTORCH_ENABLE_MPS_FALLBACK=true` (it must be a number), or a low
+watermark above the high watermark (`invalid low watermark ratio 1.4`, which occurs if only the high watermark was lowered).
+
+**What to do.** Run `export NAME=VALUE` before you start training, or set the variable under `[environment]` in the plan.
 
 Sources: torch's `MPSAllocator.mm` and `MPSFallback.mm`; kohya-ss/sd-scripts#603, pytorch#177116, pytorch#149201.
 """
@@ -45,7 +51,11 @@ _CHECKED = (FALLBACK, HIGH, LOW, HIDES, THREADS, VISIBLE, *SLOW)
 
 def run(context: CheckContext) -> Answer:
     given = [name for name in _CHECKED if name in context.environment]
-    message = f"{', '.join(given)} set, with valid values" if given else "no variable is set that torch could fail on"
+    message = (
+        f"{', '.join(given)} set, with valid values"
+        if given
+        else "none of the variables that can cause problems is set"
+    )
     on_mps = context.on_mac and context.trains_on("mps") is not False
     findings = [*(_check_mps(context) if on_mps else ()), *_check_openmp(context), *_check_cuda(context)]
     return Answer(message, tuple(findings))
@@ -168,7 +178,7 @@ def _check_cuda(context: CheckContext) -> Iterator[Finding]:
         yield finding(
             ID,
             "fatal",
-            f"{VISIBLE}={hidden!r} hides every GPU, but the training needs one.",
+            f"{VISIBLE}={hidden!r} hides every GPU, but training on CUDA was requested.",
             evidence=[f"{VISIBLE}={hidden}"],
             remedies=[f"unset {VISIBLE}"],
         )
@@ -208,31 +218,43 @@ CHECK = Check(
     needs=("interpreter",),
     cases=(
         Case("only the high watermark was lowered", mac(environment={HIGH: "0.7"}), "fatal"),
-        Case("both were set", mac(environment={HIGH: "0.7", LOW: "0.6"}), "passed"),
-        Case("the low one above the high one", mac(environment={HIGH: "0.7", LOW: "0.8"}), "fatal"),
-        Case("the same on the CPU", mac(device="cpu", environment={HIGH: "0.7"}), "passed"),
-        Case("the same without a requested device", mac(device=None, environment={HIGH: "0.7"}), "warn"),
-        Case("no limit at all", mac(environment={HIGH: "0.0"}), "warn"),
+        Case("both watermarks were lowered", mac(environment={HIGH: "0.7", LOW: "0.6"}), "passed"),
+        Case("the low watermark is above the high watermark", mac(environment={HIGH: "0.7", LOW: "0.8"}), "fatal"),
+        Case(
+            "only the high watermark was lowered, training on the CPU",
+            mac(device="cpu", environment={HIGH: "0.7"}),
+            "passed",
+        ),
+        Case(
+            "only the high watermark was lowered, no device requested",
+            mac(device=None, environment={HIGH: "0.7"}),
+            "warn",
+        ),
+        Case("a high watermark of 0 (no limit)", mac(environment={HIGH: "0.0"}), "warn"),
         Case("a watermark that is not a number", mac(environment={HIGH: "high"}), "warn"),
         Case("a watermark above the maximum", mac(environment={HIGH: "3"}), "fatal"),
-        Case("a fallback that is not a number", mac(environment={FALLBACK: "true"}), "fatal"),
-        Case("a fallback that is a number", mac(environment={FALLBACK: "1"}), "passed"),
+        Case("PYTORCH_ENABLE_MPS_FALLBACK is not a number", mac(environment={FALLBACK: "true"}), "fatal"),
+        Case("PYTORCH_ENABLE_MPS_FALLBACK is a number", mac(environment={FALLBACK: "1"}), "passed"),
         Case(
             "an M1 with a torch that computes wrong matrix products", mac(torch="2.13.0", chip="Apple M1 Max"), "warn"
         ),
         Case(
-            "the same with the variable that avoids the bug",
+            "the same M1 and torch, with PYTORCH_MPS_PREFER_METAL=1",
             mac(torch="2.13.0", chip="Apple M1 Max", environment={"PYTORCH_MPS_PREFER_METAL": "1"}),
             "passed",
         ),
         Case("an M4 with the same torch", mac(torch="2.13.0"), "passed"),
-        Case("a second OpenMP runtime is hidden", mac(environment={HIDES: "TRUE"}), "warn"),
+        Case("KMP_DUPLICATE_LIB_OK is set", mac(environment={HIDES: "TRUE"}), "warn"),
         Case("a hundred threads on eight cores", linux(environment={THREADS: "100"}), "warn"),
         Case("zero threads", linux(environment={THREADS: "0"}), "warn"),
         Case("one thread", linux(environment={THREADS: "1"}), "passed"),
-        Case("GPUs are hidden", linux(device="cuda", environment={VISIBLE: "-1"}), "fatal"),
-        Case("GPUs are hidden, and the training uses the CPU", linux(environment={VISIBLE: ""}), "passed"),
-        Case("blocking kernel launches", linux(device="0", environment={"CUDA_LAUNCH_BLOCKING": "1"}), "warn"),
-        Case("nothing is set", linux(), "passed"),
+        Case("GPUs are hidden, training on CUDA", linux(device="cuda", environment={VISIBLE: "-1"}), "fatal"),
+        Case("GPUs are hidden, training on the CPU", linux(environment={VISIBLE: ""}), "passed"),
+        Case(
+            "CUDA_LAUNCH_BLOCKING is set, training on CUDA",
+            linux(device="0", environment={"CUDA_LAUNCH_BLOCKING": "1"}),
+            "warn",
+        ),
+        Case("no variable is set", linux(), "passed"),
     ),
 )

@@ -1,4 +1,4 @@
-"""The minimum that a training will need, estimated from its settings before anything runs.
+"""The minimum that a run will need, estimated from its settings before anything runs.
 
 The forecast checks measure it and are more accurate.
 """

@@ -1,10 +1,11 @@
-"""How much disk space will the training need?
+"""How much disk space will the run need?
 
-**What it asks.** Multiplies the sizes of the checkpoints and snapshots of a short run by the number that is kept: three
-snapshots while the next one is written, best.pt and last.pt of each stage and their copies, a file for each `save_period`, and all
-uncompressed images with `cache = "disk"`. The total is compared with the free space in the target folder.
+**What it checks.** For Ultralytics commands and plans: measures the sizes of checkpoints and snapshots in a short run, and multiplies
+them by the number of files that are kept: three snapshots plus the one being written, best.pt and last.pt of each stage and their
+copies, and one file for each `save_period`. With `cache = "disk"`, all uncompressed images are added. The total is compared with the
+free space in the target folder.
 
-**Why.** A full disk stops a training while it writes its checkpoint, and the previous file is lost too.
+**Why.** A full disk stops a training run while it writes a checkpoint, and the previous checkpoint is lost too.
 
 **What to do.** Free disk space, write the results elsewhere (`project`), keep fewer files (`save_period`), or avoid `cache = "disk"`.
 """
@@ -99,8 +100,8 @@ CHECK = Check(
     seconds=SECONDS,
     cases=(
         Case("enough space", _make_case(10.0), "passed"),
-        Case("a file every epoch", _make_case(1.0, save_period=1), "warn"),
-        Case("not enough space for two files", _make_case(0.1), "fatal"),
+        Case("not enough space for a file every epoch", _make_case(1.0, save_period=1), "warn"),
+        Case("not enough space for two checkpoints", _make_case(0.1), "fatal"),
         Case("the short run failed", _make_case(10.0, failed="no module"), "not checked"),
     ),
 )

@@ -1,14 +1,16 @@
-"""Is there enough memory for the peak of the training?
+"""Is there enough memory for the peak of the run?
 
-**What it asks.** Runs the largest stage of the plan for two short epochs and compares the peak memory of all its processes, during
-training and during validation, with the limit: the plan's budget, or the memory that is available now. Memory that a short run does not use
-yet is added: images that each loader keeps for mosaic, or all images with `cache = "ram"`. For a device with its own memory, the peak there
-is compared with the device's capacity.
+**What it checks.** For Ultralytics commands and plans: runs the largest stage for two short epochs (the *short run*), and compares the
+peak memory of all its processes, during training and during validation, with the limit: the plan's budget, or the memory that is
+available now, whichever is lower. Memory that a short run does not use yet is added: images that each loader process keeps for mosaic,
+or all images with `cache = "ram"`. For an accelerator with its own memory, the peak there is compared with its capacity.
 
-**Why.** Running out of memory is the most common cause of a crash in a long run, often after hours, and on a Mac there is no error message.
+**Why.** Running out of memory is the most common cause of a crash in a long run, often after hours, and on a Mac there is no error
+message.
 
-**What to do.** The finding suggests what would fit, from further short runs. A smaller batch does not change the result, because Ultralytics
-accumulates gradients up to `nbs` images. The next option is smaller images. `holdfast fit PLAN.toml` reports more.
+**What to do.** The finding suggests settings that fit, based on additional short runs. Try a smaller batch first: Ultralytics
+accumulates gradients over `nbs` images, so the effective batch size stays the same. The next option is smaller images. Run
+`holdfast fit PLAN.toml` to find the largest batch and image size that fit.
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ def _findings(context: CheckContext, found: ShortRun, memory: Memory, limit: int
             finding(
                 ID,
                 "warn",
-                f"The training reserves {size(device[1])} of the {size(device[2])} of {device[0]}.",
+                f"Training reserves {size(device[1])} of the {size(device[2])} of {device[0]}.",
                 evidence=[f"peak in a short run of {found.measured.seconds:.0f} s"],
                 remedies=_remedies(context, found),
                 confidence="likely",
@@ -117,7 +119,7 @@ def _evidence(found: ShortRun, memory: Memory) -> list[str]:
 def _remedies(context: CheckContext, found: ShortRun) -> list[str]:
     """Return what would fit, from further short runs if there is time for them."""
     measured = found.measured
-    hint = "run holdfast fit PLAN.toml to find out what fits"
+    hint = "run `holdfast fit PLAN.toml` to find the largest batch and image size that fit"
     if context.short_run is not None or context.seconds_left < EXTRA_RUNS * max(10.0, measured.seconds):
         return [hint]
     seconds = context.seconds_left / EXTRA_RUNS - 2.0
@@ -144,7 +146,7 @@ def _remedies(context: CheckContext, found: ShortRun) -> list[str]:
 
 
 def get_memory_limit(context: CheckContext, plan: Plan | None) -> tuple[int, str]:
-    """Return the bytes that a training may use, and a description of that limit."""
+    """Return the bytes that training may use, and a description of that limit."""
     memory = context.machine.memory()
     budget = plan.budget.memory if plan is not None else None
     if budget is not None and budget <= memory.available:
@@ -204,11 +206,11 @@ CHECK = Check(
     cases=(
         Case("enough memory", _make_case(), "passed"),
         Case("the short run needs more memory than is available", _make_case(available=1.5), "fatal"),
-        Case("it may need slightly too much", _make_case(available=2.1), "warn"),
+        Case("it may need slightly more memory than is available", _make_case(available=2.1), "warn"),
         Case("the budget is smaller than the machine's memory", _make_case(memory=1.0), "fatal"),
         Case("validation needs more than training", _make_case(available=4.0, validation=5.0), "fatal"),
         Case("all images are cached in memory", _make_case(available=3.0, cache="ram"), "warn"),
         Case("the short run was killed", _make_case(failed="it was killed by SIGKILL"), "fatal"),
-        Case("the short run failed for another reason", _make_case(failed="ImportError: no module"), "not checked"),
+        Case("the short run failed for a different reason", _make_case(failed="ImportError: no module"), "not checked"),
     ),
 )

@@ -1,17 +1,17 @@
 """How long do a step and an epoch of this command take, and how much memory does it use?
 
-**What it asks.** Runs a training that does not use the Ultralytics command line unchanged for some seconds, in a scratch copy of its folder,
-and measures: the time of a typical step, the share of it spent waiting for data, the number of batches per epoch, and the peak memory of
-all its processes, compared with the available memory or the plan's budget.
+**What it checks.** For commands other than `yolo`: runs the command as it is for about 12 seconds (at most 60), in a scratch copy of its
+working directory. It measures the time of a typical step, the share of it spent waiting for data, the number of batches per epoch, and
+the peak memory of all processes, which it compares with the available memory or the plan's budget.
 
-**Why.** You know in advance whether an epoch takes a minute or a night, and whether half of the time is spent
-reading data, which more workers would fix.
+**Why.** You learn in advance whether an epoch takes a minute or a night, and whether half of the time is spent reading data, which more
+workers can fix.
 
-**What to do.** If it waits for data: increase `num_workers` of the DataLoader, use smaller files or a faster disk. If memory is short: use a
-smaller batch with gradient accumulation, or close other programs.
+**What to do.** If training waits for data, increase `num_workers` of the DataLoader, or use smaller files or a faster disk. If there is
+too little memory, use a smaller batch with gradient accumulation, or close other programs.
 
-**When it stays silent.** Only the script knows the number of epochs, and validation does not run in the first seconds.
-Ultralytics trainings have their own forecasts (forecast-time, forecast-memory, forecast-disk).
+**Limitations.** The total time is not estimated, because the number of epochs is not known. Validation is not measured. For Ultralytics
+commands and plans, see forecast-time, forecast-memory and forecast-disk instead.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ MILLISECONDS = 1000.0
 
 def run(context: CheckContext) -> Answer:
     if get_ultralytics_plan(context) is not None:
-        raise NotChecked("forecast-time, forecast-memory and forecast-disk cover Ultralytics trainings")
+        raise NotChecked("forecast-time, forecast-memory and forecast-disk cover Ultralytics commands and plans")
     dry_run = _watch_training(context)
     if dry_run.start_error:
-        raise NotChecked(f"the training could not be started: {dry_run.start_error}")
+        raise NotChecked(f"the command could not be started: {dry_run.start_error}")
     recorded = [event for event in dry_run.events if isinstance(event, events.Step)]
     steps = recorded[WARM_UP:]
     if len(steps) < MIN_STEPS:
-        few = f"the training made only {len(recorded)} steps in {dry_run.seconds:.0f} s, too few for a forecast"
+        few = f"the script made only {len(recorded)} steps in {dry_run.seconds:.0f} s, too few for a forecast"
         raise NotChecked(few if recorded else explain_no_steps(dry_run))
     step = _span([step.seconds for step in steps])
     wait_share = sum(step.data_wait for step in steps) / max(1e-9, sum(step.seconds for step in steps))
@@ -110,7 +110,7 @@ def _findings(dry_run: DryRunResult, limit: int, limit_name: str) -> list[Findin
         finding(
             ID,
             "warn",
-            f"It used {size(dry_run.peak_memory)} in its first {dry_run.seconds:.0f} s, and {size(limit)} is {limit_name}.",
+            f"The script used {size(dry_run.peak_memory)} in its first {dry_run.seconds:.0f} s, and {size(limit)} is {limit_name}.",
             evidence=[f"all of its processes together, sampled every half second for {dry_run.seconds:.0f} s"],
             remedies=["use a smaller batch with gradient accumulation", "close other programs"],
             confidence="likely",
@@ -151,10 +151,10 @@ CHECK = Check(
     seconds=SECONDS,
     cases=(
         Case("enough memory", _make_case(_record_run()), "passed"),
-        Case("a training without a DataLoader", _make_case(_record_run(loader=None)), "passed"),
+        Case("a script without a DataLoader", _make_case(_record_run(loader=None)), "passed"),
         Case("barely enough memory", _make_case(_record_run(peak=7.5)), "warn"),
         Case("more memory used than available", _make_case(_record_run(peak=9.0)), "warn"),
-        Case("too few steps", _make_case(_record_run(steps=4)), "not checked"),
-        Case("no steps", _make_case(_record_run(steps=0)), "not checked"),
+        Case("too few steps in time", _make_case(_record_run(steps=4)), "not checked"),
+        Case("no step was completed", _make_case(_record_run(steps=0)), "not checked"),
     ),
 )

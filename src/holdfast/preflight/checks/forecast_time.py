@@ -1,14 +1,16 @@
-"""How long will the training take?
+"""How long will the run take?
 
-**What it asks.** Uses the same short run as forecast-memory: the time of a typical batch with and without mosaic, of a
-validation, of the start and of the end. These are multiplied by the plan's images, epochs and validations. Stages that were not run
-are extrapolated from the one that was, by the pixels of their batches, with wider bounds.
+**What it checks.** Uses the same short run as forecast-memory. It measures startup, a typical batch with and without mosaic, validation,
+and shutdown, and multiplies these times by the numbers of images, epochs and validations in the plan. Stages that were not run are
+extrapolated from the measured stage in proportion to the pixels per batch, with wider error bounds.
 
-**Why.** You know within a minute, not after the first epoch, whether the training is done tomorrow or next week. A budget of hours that
-would stop the training halfway is noticed before it is spent.
+**Why.** You know within a minute, not after the first epoch, whether the run will be done tomorrow or next week. You learn in advance
+if the time budget would stop the run halfway.
 
-**What to do.** Use fewer epochs, smaller images first (stages), `[validation] every = 5`, or a larger budget. A training that stops
-early (`patience`) takes less time. On a shared machine, the bounds hold for the same load as during the short run.
+**What to do.** Use fewer epochs, train with smaller images first (in a separate stage), validate less often (`[validation] every = 5`),
+or increase the budget.
+
+**Limitations.** A run that stops early (`patience`) takes less time. The estimate assumes the same load as during the short run.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ def run(context: CheckContext) -> Answer:
     )
     message = f"{_format_span(total)} in total; {stages}"
     if not found.measured.validated:
-        message += "; the short run did not reach a validation, so validation is not included"
+        message += "; the short run did not reach validation, so validation is not included"
     hours = found.settings.get("time")
     if hours:
         message = f"Ultralytics itself stops after {hours} h (time); {stages}"
@@ -62,18 +64,18 @@ def _findings(found: ShortRun, times: list[StageTime], total: Span) -> Iterator[
     yield finding(
         ID,
         "warn",
-        f"It will take {_format_span(total)}, but the budget stops it after {duration(hours * HOUR)}.",
+        f"The run will take {_format_span(total)}, but the budget stops it after {duration(hours * HOUR)}.",
         evidence=[f"{stage.name}: {stage.epochs} epochs, {_format_span(stage.epoch)} each" for stage in times],
         remedies=[
             f"plan about {epochs} epochs in total, or set hours = {total.high / HOUR:.1f}",
-            "you can continue it afterwards: holdfast resume",
+            "or continue afterwards with a higher limit: holdfast resume RUN --hours N",
         ],
         confidence="proven" if sure else "likely",
     )
 
 
 def _format_stage(stage: StageTime) -> str:
-    suffix = ", extrapolated from another stage" if stage.scaled else ""
+    suffix = ", extrapolated from a different stage" if stage.scaled else ""
     epochs = "1 epoch" if stage.epochs == 1 else f"{stage.epochs} epochs"
     return f"{epochs} of {stage.batches:,} batches, {_format_span(stage.epoch)} each{suffix}"
 
@@ -98,9 +100,9 @@ CHECK = Check(
     cases=(
         Case("no time budget", _make_case(), "passed"),
         Case("within the time budget", _make_case(hours=2.0), "passed"),
-        Case("the budget stops it halfway", _make_case(hours=0.3), "warn"),
+        Case("the budget stops the run halfway", _make_case(hours=0.3), "warn"),
         Case("it may take slightly too long", _make_case(hours=0.7), "warn"),
-        Case("Ultralytics itself stops it", _make_case(hours=0.3, time=0.2), "passed"),
+        Case("Ultralytics itself stops the run (time)", _make_case(hours=0.3, time=0.2), "passed"),
         Case("the short run failed", _make_case(failed="no module"), "not checked"),
     ),
 )

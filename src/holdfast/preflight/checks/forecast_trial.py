@@ -1,4 +1,4 @@
-"""A short run that all forecasts of an Ultralytics training share. The first check makes it, within its time limit.
+"""A short run that all forecasts of an Ultralytics run share. The first check makes it, within its time limit.
 
 The short run uses the largest stage of a plan. An Ultralytics command (`yolo detect train ...`) is a plan with one stage.
 """
@@ -31,7 +31,7 @@ SECONDS = 200.0
 """For the first check."""
 RESERVED_S = 12.0
 MIN_RATIO = 5
-"""A training must be at least this many times as long as the short run: a shorter one gives the answer itself, equally soon."""
+"""A run must be at least this many times as long as the short run: a shorter one gives the answer itself, equally soon."""
 RESUMING = frozenset(("resume", "save_dir", "cfg"))
 """A short run with one of these settings would write to the folder of the resumed run, or train something else."""
 TASKS = ("detect", "segment", "classify", "pose", "obb")
@@ -83,7 +83,7 @@ def get_short_run_or_failure(context: CheckContext) -> ShortRun:
         return context.short_run
     plan = get_ultralytics_plan(context)
     if plan is None:
-        raise NotChecked("this is not an Ultralytics training: see forecast-pace")
+        raise NotChecked("this is not an Ultralytics command or plan: see forecast-pace")
     with _lock:
         key = f"{to_toml(plan)}\n{context.device}"
         if key not in _short_runs:
@@ -93,7 +93,7 @@ def get_short_run_or_failure(context: CheckContext) -> ShortRun:
 
 
 def get_ultralytics_plan(context: CheckContext) -> Plan | None:
-    """Return the plan, or an Ultralytics command converted to a plan; None for other trainings."""
+    """Return the plan, or an Ultralytics command converted to a plan; None for other commands."""
     if context.plan is not None:
         return context.plan if context.plan.trainer == "ultralytics" else None
     words = list(context.command)
@@ -142,7 +142,7 @@ def _make_short_run(context: CheckContext, plan: Plan) -> ShortRun:
         )
     )
     if planned < MIN_RATIO * EPOCHS * FULL.batches:
-        raise NotChecked(f"the whole training is {planned} batches, which take little longer than a short run would")
+        raise NotChecked(f"the whole run has only {planned} batches, which take little longer than a short run")
     stage = stage_plan(plan, stages[find_largest_stage(plan)])
     seconds = max(1.0, context.seconds_left - min(RESERVED_S, context.seconds_left / 4))
     over: dict[str, Any] = {"device": context.device} if context.device not in (None, "auto") else {}

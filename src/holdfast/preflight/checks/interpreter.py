@@ -1,4 +1,4 @@
-"""The Python that a training would run under: facts that it reports about itself, and a client that runs programs under it."""
+"""The Python interpreter that the script would run under: facts that it reports about itself, and a client that runs programs under it."""
 
 from __future__ import annotations
 

@@ -1,14 +1,17 @@
 """Does every parameter that gets a gradient change?
 
-**What it asks.** While the dry run overfits one batch: which tensors of the optimizer got a nonzero gradient, and which of
-those are still bitwise identical?
+**What it checks.** While the dry run overfits one batch, records which parameters of the optimizer get a nonzero gradient, and reports
+those that are still bitwise identical afterwards.
 
-**Why.** A gradient without a change means that the update was written elsewhere: in-place operators that lose their result for
-non-contiguous tensors on a device, or an optimizer that updates copies. The rest of the model compensates, and the loss still falls.
+**Why.** If a parameter has a gradient but does not change, the update was lost or written elsewhere: in-place operators lose their
+result for non-contiguous tensors on some accelerators, and an optimizer may update copies. The rest of the model compensates, and the
+loss still falls.
 
-**What to do.** On a device, see device-operators, or make the parameter contiguous. Otherwise check which tensors the optimizer updates.
+**What to do.** On an accelerator, see device-operators, or make the parameter contiguous. Otherwise check which tensors the optimizer
+updates.
 
-**When it stays silent.** Parameters in half precision, and updates so small that rounding would remove them, are not judged.
+**When it is not checked.** Parameters in half precision, and parameters whose updates are so small that rounding would remove them, are
+not checked.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ def run(context: CheckContext) -> Answer:
     curves = [
         line["moved"] for line in get_dry_run_with_experiments(context).select("curve") if line["mode"] == "again"
     ]
-    # One learning rate may be too small to show a change: a tensor that changed at any rate counts as changed.
+    # One learning rate may be too small to show a change: a tensor is considered changed if it changed at any rate.
     moved = min(curves, key=lambda curve: int(curve["still"]))
     still, count = int(moved["still"]), int(moved["moved"])
     if not still and not count:
@@ -85,12 +88,12 @@ CHECK = Check(
             "fatal",
         ),
         Case(
-            "it changes at a higher learning rate",
+            "one tensor changes only at a higher learning rate",
             on_cpu(recorded_dry_run(experiments(), curve(FALLING, moved=_moved(7, 1)), curve(FALLING, 10.0))),
             "passed",
         ),
         Case(
-            "everything in half precision",
+            "all parameters are in half precision",
             on_cpu(recorded_dry_run(experiments(), curve(FALLING, moved=_moved(0, 0, too_small=8)))),
             "not checked",
         ),

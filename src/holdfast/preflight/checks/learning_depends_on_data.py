@@ -1,16 +1,18 @@
 """Does learning depend on the inputs?
 
-**What it asks.** The dry run overfits one batch twice from the same weights and random state: once as it is, and once with its
-inputs set to 0. If both loss curves are the same, the inputs do not matter.
+**What it checks.** The dry run overfits one batch twice, from the same weights and random state: once with its real inputs, and once
+with its inputs set to 0. If both loss curves are the same, the inputs do not matter.
 
-**Why.** Images that become 0 in an integer division, a collate function that always returns the same batch, or a mask over everything:
-the loss still falls, to the level of a constant prediction, and the model is useless.
+**Why.** If images become 0 through integer division, or a mask hides all inputs, the loss still falls, but only to that of a constant
+prediction, and the model is useless.
 
-**What to do.** Print the inputs that the model receives. Identical loss curves are fatal; nearly identical ones are
-a warning.
+**What to do.** Print the inputs that the model receives.
 
-**When it stays silent.** The model cannot overfit one batch in the first place: see learning-one-batch. The input of a batch is
-identified by its name or its position (the first element). If that is a guess, the finding is a warning.
+**Severity.** `fatal` if the loss curves are identical, `warn` if they are nearly identical. Holdfast identifies the inputs by their key
+(such as `images`) or by their position (the first element of the batch). If it has to guess, it only warns.
+
+**When it is not checked.** The result is `not checked` if the loss does not change when one batch is repeated (see learning-one-batch),
+if the script does not use a DataLoader, or if it stops reading from the DataLoader after its first steps.
 """
 
 from __future__ import annotations
@@ -34,12 +36,14 @@ MIN_LENGTH = 2
 def run(context: CheckContext) -> Answer:
     dry_run = get_dry_run_with_experiments(context)
     if (dry_run.first("experiments") or {}).get("drawn"):
-        raise NotChecked("the training uses no DataLoader: it is unknown which part of a batch is the input")
+        raise NotChecked("the script uses no DataLoader, so it is unknown which part of a batch is the input")
     zeroed = next((line for line in dry_run.select("curve") if line["mode"] == "zeroed"), None)
     if zeroed is None and not any(line["given"] for line in dry_run.select("curve")):
-        raise NotChecked("the training stops reading its loader after its first steps: its inputs cannot be set to 0")
+        raise NotChecked(
+            "the script stops reading its DataLoader after its first steps, so its inputs cannot be set to 0"
+        )
     if zeroed is None:
-        raise NotChecked("the loss does not change at all, or there was too little time: there is nothing to compare")
+        raise NotChecked("there is nothing to compare: the loss does not change at all, or there was too little time")
     real = next(
         line
         for line in dry_run.select("curve")
@@ -71,7 +75,7 @@ def run(context: CheckContext) -> Answer:
                 evidence=[message],
                 remedies=[
                     "print the inputs just before the forward pass: an integer division, a mask or a wrong name can make them 0",
-                    "check what the loader yields, and which part of it the training loop uses",
+                    "check what the DataLoader yields, and which part of it the training loop uses",
                 ],
                 confidence="proven" if similarity == "equal" and certain else "likely",
             ),
@@ -104,7 +108,7 @@ CHECK = Check(
             "fatal",
         ),
         Case(
-            "the same, but the input is a guess",
+            "inputs do not matter, but Holdfast had to guess which tensor is the input",
             on_cpu(recorded_dry_run(experiments(certain=False), curve(FALLING), curve(FALLING, mode="zeroed"))),
             "warn",
         ),
@@ -124,7 +128,7 @@ CHECK = Check(
             "passed",
         ),
         Case(
-            "the training keeps one batch from the start",
+            "the script reads only one batch and keeps it",
             on_cpu(recorded_dry_run(experiments(), curve(FALLING, given=0))),
             "not checked",
         ),

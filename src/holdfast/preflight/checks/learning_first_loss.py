@@ -1,16 +1,19 @@
 """Does the first loss have the value expected of an untrained model?
 
-**What it asks.** Compares the loss of the first batch with the theoretical value for an untrained model: the logarithm of the number of
-classes for cross entropy, the logarithm of 2 for binary cross entropy, the mean square of the targets for the squared error.
+**What it checks.** Compares the loss of the first batch with the theoretical value for an untrained model: the logarithm of the number
+of classes for cross entropy, the logarithm of 2 for binary cross entropy, and the mean square of the targets for the squared error. A
+loss below the theoretical value passes: the model is pretrained, or its biases were initialized with the class frequencies.
 
-**Why.** A first loss that is many times higher means that the outputs are far too large: unscaled inputs, uninitialized weights,
-targets on another scale. At best this wastes epochs.
+**Why.** If the first loss is many times higher, the outputs are far too large, because of unscaled inputs, uninitialized weights, or
+targets on a different scale. At best this wastes epochs.
 
-**What to do.** Scale inputs and targets, and check the weights of the last layer. This is never fatal: some models start badly and still
-learn. If the loss falls within the few steps of the dry run, the finding is a note.
+**What to do.** Scale inputs and targets, and check the weights of the last layer.
 
-**When it stays silent.** The loss function has no known theoretical value, or the loss contains other terms. A loss below the theoretical
-value is fine: the model is pretrained, or its biases were initialized with the class frequencies.
+**Severity.** `warn`, because some models start badly and still learn. If the loss falls within the few steps of the dry run, the
+finding is only a `note`, and the check passes.
+
+**When it is not checked.** The result is `not checked` if the loss function has no known theoretical value, or if the loss contains
+other terms.
 """
 
 from __future__ import annotations
@@ -83,11 +86,11 @@ CHECK = Check(
     needs=("command",),
     seconds=SECONDS,
     cases=(
-        Case("ten classes", on_cpu(recorded_dry_run(_first(2.35, 2.303))), "passed"),
+        Case("the first loss is near the theoretical value", on_cpu(recorded_dry_run(_first(2.35, 2.303))), "passed"),
         Case("a pretrained model", on_cpu(recorded_dry_run(_first(0.2, 2.303))), "passed"),
-        Case("images scaled 0 to 255", on_cpu(recorded_dry_run(_first(41.0, 2.303))), "warn"),
+        Case("images with values from 0 to 255", on_cpu(recorded_dry_run(_first(41.0, 2.303))), "warn"),
         Case(
-            "tied embeddings with a falling loss",
+            "a high first loss that falls quickly (tied embeddings)",
             on_cpu(recorded_dry_run(_first(50.0, 3.7), losses=[50.0, 41.0, 30.0])),
             "passed",
         ),

@@ -1,19 +1,19 @@
-"""Do the first steps of the training show a problem?
+"""Do the first training steps show a problem?
 
-**What it asks.** Runs the command for about twenty steps in a scratch copy of its folder and applies the rules of a supervised run to them:
-losses or loss components that are exactly 0, gradients that are missing, zero or not finite, weights that are not in the optimizer.
-If the training crashes before its first step, the check reports why.
+**What it checks.** Runs the command, usually for 27 to 101 optimizer steps, in a scratch copy of its working directory, and applies the
+same rules as `holdfast run` (docs/rules.md): losses or loss components that are exactly 0, gradients that are missing, zero or not
+finite, weights that are not in the optimizer. If the script crashes before its first step, the check reports why.
 
-**Why.** The first field report trained for hours with box and dfl losses of exactly 0. Ten steps are enough to see that. The same holds for
-an import that fails on the other machine, a missing operator, or a label file in the wrong place.
+**Why.** One user trained for hours with box and dfl losses of exactly 0. A few steps are enough to detect that. They are also enough to
+detect an import that fails on the training machine, a missing operator, or a label file in the wrong place.
 
-**What to do.** Follow the finding; `holdfast rules` has a page for each rule.
+**What to do.** Follow the advice in the finding. `holdfast rules ID` explains each rule.
 
-The scratch folder contains copies of small files, and links to large files and to folders full of data (see docs/dry_run.md). Trackers are
-off. Your files are protected from writes as far as this system allows. The check reports if they are not, and which writes outside the folder
-were blocked.
+**What happens to your files.** The scratch copy contains copies of small files, and links to large files and to folders with many files
+(see docs/dry_run.md). Experiment trackers are off. Holdfast prevents writes to your files where the operating system supports this. The
+check reports which writes outside the scratch copy were blocked, and whether some writes could not be prevented.
 
-**When it stays silent.** No step is completed in time, or no step can be observed.
+**When it is not checked.** The result is `not checked` if no step is completed in time, or if no step can be observed.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def run(context: CheckContext) -> Answer:
     if ended and dry_run.blocked_path:
         if not dry_run.steps:
             raise NotChecked(explain_no_steps(dry_run))
-        # The dry run itself caused the crash; its steps still count.
+        # The dry run itself caused the crash; its steps are still valid.
         dry_run, ended = replace(dry_run, code=None), False
         if not find_problems(dry_run):
-            raise NotChecked(f"the training stopped after {dry_run.steps} steps, {explain_blocked_write(dry_run)}")
+            raise NotChecked(f"the script stopped after {dry_run.steps} steps, {explain_blocked_write(dry_run)}")
     findings = [_convert(found) for found in find_problems(dry_run) if found.severity != "note"]
     if not dry_run.steps and not dry_run.steps_elsewhere and not (ended or findings):
         raise NotChecked(explain_no_steps(dry_run))
@@ -80,7 +80,7 @@ def _report_exit(dry_run: DryRunResult) -> Finding:
     return finding(
         ID,
         "fatal",
-        f"The training crashes {when}, with exit code {dry_run.code}{last}.",
+        f"The script crashes {when}, with exit status {dry_run.code}{last}.",
         evidence=list(dry_run.last_lines[-MAX_NAMED:]),
         remedies=["fix this error, and check again"],
     )
@@ -93,10 +93,10 @@ def _report_files(dry_run: DryRunResult) -> list[Finding]:
             finding(
                 ID,
                 "note",
-                f"Files in the working folder changed during the dry run: {_format_paths(dry_run.changed)}.",
+                f"Files in the working directory changed during the dry run: {_format_paths(dry_run.changed)}.",
                 evidence=list(dry_run.changed),
                 remedies=[
-                    "if nothing else runs there, the training writes to an absolute path without Python: check these files"
+                    "check these files: unless a different program changed them, native code in the script writes to an absolute path"
                 ],
                 confidence="possible",
             )
@@ -106,7 +106,7 @@ def _report_files(dry_run: DryRunResult) -> list[Finding]:
             finding(
                 ID,
                 "note",
-                f"It created files outside its folder: {_format_paths(dry_run.created)}.",
+                f"The script created files outside its working directory: {_format_paths(dry_run.created)}.",
                 evidence=dry_run.created,
             )
         )
@@ -115,7 +115,7 @@ def _report_files(dry_run: DryRunResult) -> list[Finding]:
             finding(
                 ID,
                 "note",
-                f"Writes outside its folder were blocked: {_format_paths(dry_run.refused_paths)}.",
+                f"Writes outside the scratch copy were blocked: {_format_paths(dry_run.refused_paths)}.",
                 evidence=dry_run.refused_paths,
                 remedies=["a real run will write there: change the path if this is not intended"],
             )
@@ -125,9 +125,9 @@ def _report_files(dry_run: DryRunResult) -> list[Finding]:
             finding(
                 ID,
                 "note",
-                "On this system, writes of a library or another program to your files were not prevented"
-                f" ({dry_run.unconfined}); writes of Python itself were."
-                + (f" It used: {_format_paths(dry_run.external_writers)}." if dry_run.external_writers else ""),
+                "On this system, writes to your files by native libraries and other programs were not prevented"
+                f" ({dry_run.unconfined}); writes by Python code were."
+                + (f" The script used: {_format_paths(dry_run.external_writers)}." if dry_run.external_writers else ""),
                 evidence=dry_run.external_writers,
             )
         )
@@ -136,8 +136,8 @@ def _report_files(dry_run: DryRunResult) -> list[Finding]:
             finding(
                 ID,
                 "note",
-                "It could not write outside its folder: if that is the cause of the failure, check again with --no-confine.",
-                evidence=[f"exit code {dry_run.code}, and no blocked write was recorded"],
+                "The script could not write outside the scratch copy. If that is the cause of the failure, check again with --no-confine.",
+                evidence=[f"exit status {dry_run.code}, and no blocked write was recorded"],
             )
         )
     return notes
@@ -153,7 +153,7 @@ def _message(dry_run: DryRunResult) -> str:
     losses = [line["loss"] for line in dry_run.select("dry-run-step") if line["phase"] in ("first", "more")]
     seen = [f"{float(loss):.4g}" for loss in losses if loss is not None]
     loss_curve = f", losses {', '.join(seen[:3])}{', ...' if len(seen) > 3 else ''}" if seen else ""
-    kept = "" if dry_run.changed else "; nothing in your folder changed"
+    kept = "" if dry_run.changed else "; no file in your working directory changed"
     return f"{dry_run.steps or dry_run.steps_elsewhere} steps in {dry_run.seconds:.0f} s{loss_curve}{kept}"
 
 
@@ -172,11 +172,13 @@ CHECK = Check(
     cases=(
         Case("no problem", on_cpu(recorded_dry_run(experiments(False, "no DataLoader"))), "passed"),
         Case(
-            "the first field report: no box loss", on_mps(recorded_dry_run(experiments(), events=_UNMATCHED)), "fatal"
+            "the box loss is 0 although there are boxes",
+            on_mps(recorded_dry_run(experiments(), events=_UNMATCHED)),
+            "fatal",
         ),
         Case("all losses are 0", on_cpu(recorded_dry_run(losses=[0.0] * 27)), "fatal"),
         Case(
-            "the training crashes before its first step",
+            "the script crashes before its first step",
             on_cpu(
                 recorded_dry_run(
                     losses=(), code=1, last_lines=("Traceback (most recent call last):", "KeyError: 'label'")
@@ -184,20 +186,20 @@ CHECK = Check(
             ),
             "fatal",
         ),
-        Case("the training never makes a step", on_cpu(recorded_dry_run(losses=(), code=None)), "not checked"),
+        Case("no step is completed in time", on_cpu(recorded_dry_run(losses=(), code=None)), "not checked"),
         Case(
-            "the steps are made in child processes",
+            "child processes make the steps",
             on_cpu(recorded_dry_run(losses=(), events=(events.Step(at=1.0, step=1, seconds=0.1, loss=2.0),))),
             "passed",
         ),
-        Case("the command is not a training", on_cpu(recorded_dry_run(losses=(), code=0)), "not checked"),
+        Case("the command does not train a model", on_cpu(recorded_dry_run(losses=(), code=0)), "not checked"),
         Case(
-            "the training creates a file elsewhere",
+            "the script creates a file elsewhere",
             on_cpu(recorded_dry_run({"event": "file", "what": "made", "path": "/data/log.txt", "how": "open"})),
             "passed",
         ),
         Case(
-            "the training fails because a write was blocked",
+            "the script fails because a write was blocked",
             on_cpu(
                 recorded_dry_run(
                     {"event": "file", "what": "refused", "path": "/data/log.txt", "how": "open"}, losses=(), code=1

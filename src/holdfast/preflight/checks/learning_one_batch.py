@@ -1,16 +1,20 @@
 """Can the model overfit one batch?
 
-**What it asks.** The dry run repeats the first batch, on the device of the training, from its initial weights, at its peak learning
-rate: does the loss fall? If not, lower or higher learning rates are tried.
+**What it checks.** The dry run trains repeatedly on the first batch, on the device that your script uses, starting from the model's
+initial weights, at the peak learning rate of the run. The loss must fall. If it does not, lower or higher learning rates are tried.
 
 **Why.** A model that can learn at all overfits one batch in a few steps. A model that cannot will not learn a data set in ten hours
-either: the loss does not depend on the weights, gradients do not arrive, the device loses them, or the labels belong to another batch.
+either: the loss does not depend on the weights, gradients do not reach the weights or are lost on the device, or the labels do not
+belong to the inputs.
 
-**What to do.** A loss that does not change at any learning rate is fatal. A loss that changes but does not fall is a warning: check the loss,
-the labels of one batch, and the frozen layers. If the loss falls only at another learning rate than planned, reconsider the planned one.
+**What to do.** Check the loss, the labels of one batch, and the frozen layers. If the loss falls only at a learning rate other than the
+planned one, reconsider the planned one.
 
-**When it stays silent.** Several optimizers make steps (GANs), losses are below 0 or exactly 0, a batch cannot be repeated
-(there is no DataLoader, and the batch is not drawn at random either), or the training ends earlier.
+**Severity.** `fatal` if the loss does not change at any learning rate, `warn` if it changes but does not fall.
+
+**When it is not checked.** The result is `not checked` if several optimizers are used (GANs), if the loss is negative or exactly 0, if
+the batch cannot be repeated, or if the run ends too early. Without a DataLoader, a batch can be repeated only if it is drawn at
+random.
 """
 
 from __future__ import annotations
@@ -45,7 +49,7 @@ def run(context: CheckContext) -> Answer:
         factor = next(iter(falling))
         return Answer(_describe_fall(falling[factor], factor))
     if not (dry_run.first("experiments") or {}).get("drawn") and not any(line["given"] for line, _ in curves):
-        raise NotChecked("the training stops reading its loader after its first steps: a batch cannot be repeated")
+        raise NotChecked("the script stops reading its DataLoader after its first steps, so a batch cannot be repeated")
     most = max(curve.steps for curve in by_factor.values())
     if most < MIN_COUNT:
         raise NotChecked(f"only {most} steps on one batch were completed in time: increase --seconds")
@@ -78,7 +82,7 @@ def _make_finding(by_factor: dict[float, LossCurve]) -> Finding:
             remedies=[
                 "check how the loss is computed from the model's output: detach(), argmax, .item() or a new tensor breaks the graph",
                 "check which parameters the optimizer has",
-                "if it trains on a device, run a few steps on the CPU: if the loss changes there, the device is the cause",
+                "on an accelerator, run a few steps on the CPU: if the loss changes there, the accelerator is the cause",
             ],
         )
     return finding(
@@ -89,7 +93,7 @@ def _make_finding(by_factor: dict[float, LossCurve]) -> Finding:
         evidence=evidence,
         remedies=[
             "compare the labels of one batch with its inputs",
-            "if it trains on a device, run a few steps on the CPU and compare",
+            "on an accelerator, run a few steps on the CPU and compare",
             "if this loss is not supposed to fall, skip this check: --skip learning-one-batch",
         ],
         confidence="likely",
@@ -126,12 +130,16 @@ CHECK = Check(
             "warn",
         ),
         Case(
-            "the training keeps one batch, and the loss does not fall",
+            "the script reads only one batch, and the loss does not fall",
             on_cpu(recorded_dry_run(experiments(), curve(LEVEL, given=0))),
             "not checked",
         ),
-        Case("a GAN", on_cpu(recorded_dry_run(experiments(False, "several optimizers step"))), "not checked"),
-        Case("too slow", on_cpu(recorded_dry_run(experiments(), curve([2.3, 2.2, 2.1]))), "not checked"),
-        Case("no step", on_cpu(recorded_dry_run(losses=(), code=None)), "not checked"),
+        Case(
+            "several optimizers (a GAN)",
+            on_cpu(recorded_dry_run(experiments(False, "several optimizers step"))),
+            "not checked",
+        ),
+        Case("too few steps in time", on_cpu(recorded_dry_run(experiments(), curve([2.3, 2.2, 2.1]))), "not checked"),
+        Case("no step was completed", on_cpu(recorded_dry_run(losses=(), code=None)), "not checked"),
     ),
 )

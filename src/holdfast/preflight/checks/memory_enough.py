@@ -1,14 +1,16 @@
-"""Is there enough memory to start a training?
+"""Is there enough memory to start training?
 
-**What it asks.** Compares the memory that is available without swapping or killing a process (the lower of physical memory and
-the limits of a container) with what a training needs before its first batch: torch itself, loader workers, and images that
-are cached in memory.
+**What it checks.** Compares the memory that is available without swapping or killing a process (limited by physical memory or by the
+container, whichever is lower) with the memory that training needs before its first batch: for torch itself, for DataLoader
+workers, and for images that are cached in memory.
 
-**Why.** Running out of memory is the most common cause of a crash in a long run, and on a Mac there is no error message. What does not
-fit before the first batch will not fit after it.
+**Why.** Running out of memory is the most common cause of a crash in a long run, and on a Mac there is no error message. If memory is
+already insufficient at startup, training cannot succeed.
 
-**What to do.** Close other programs, use fewer workers, avoid `cache=ram`. The memory for batches and validation is measured by
-forecast-memory, not estimated here.
+**What to do.** Close other programs, use fewer workers, or avoid `cache=ram`. This check does not estimate the memory for batches and
+validation; forecast-memory measures it.
+
+**Severity.** `fatal` if there is not even enough memory to import torch; otherwise `warn`.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def run(context: CheckContext) -> Answer:
     memory = context.machine.memory()
     needed, why = estimates.estimate_memory(context)
     limit = "" if memory.limited_by == "physical memory" else f" ({memory.limited_by})"
-    message = f"{size(memory.available)} of {size(memory.limit)}{limit} available; the training needs about {size(needed)} to start"
+    message = f"{size(memory.available)} of {size(memory.limit)}{limit} available; training needs about {size(needed)} to start"
     return Answer(message, tuple(_findings(context, memory, needed, why)))
 
 
@@ -51,7 +53,7 @@ def _findings(context: CheckContext, memory: SystemMemory, needed: float, why: s
         yield finding(
             ID,
             "fatal" if memory.available < MIN_SHARE * estimates.TORCH_BYTES else "warn",
-            f"{size(memory.available)} of memory is available, but the training needs about {size(needed)} to start.",
+            f"{size(memory.available)} of memory is available, but training needs about {size(needed)} to start.",
             evidence=[why, f"{size(memory.limit)} in total, limited by {memory.limited_by}"],
             remedies=remedies or ["use a machine with more memory, or give the container more"],
             confidence="likely",

@@ -1,16 +1,18 @@
-"""Are there two OpenMP runtimes in one process?
+"""Are two OpenMP runtimes loaded in one process?
 
-**What it asks.** Imports torch in the training's own Python together with the libraries that the script also imports and that bring
-their own OpenMP runtime (FAISS, scikit-learn, xgboost, lightgbm). Each computes something small, and the loaded runtimes are counted.
+**What it checks.** Imports torch with the Python interpreter of your script, together with the libraries that the script imports and
+that include their own OpenMP runtime (FAISS, scikit-learn, xgboost, lightgbm). Each library runs a small computation. The check then
+counts the loaded runtimes. If the script cannot be read, only FAISS is tried.
 
-**Why.** On macOS every wheel includes its own `libomp.dylib`, and two of them corrupt each other's memory: `OMP: Error #15` and exit
-code 134, or a segmentation fault at a random moment. Report 002 attributed this to gradient accumulation. On Linux several copies
-of the GNU runtime can coexist; the Intel runtime together with the GNU runtime may not.
+**Why.** On macOS every wheel includes its own `libomp.dylib`, and two of them corrupt each other's memory: the process fails with
+`OMP: Error #15` and exit status 134, or with a segmentation fault at a random moment. This crash has been wrongly attributed to
+gradient accumulation. On Linux, several copies of the GNU runtime can coexist, but the Intel and GNU runtimes can conflict.
 
 **What to do.** Run the other library in a separate process, or with one thread (`faiss.omp_set_num_threads(1)`). Do not set
 `KMP_DUPLICATE_LIB_OK`, which only hides the problem.
 
-**Confidence.** Fatal only if the process crashed during the test; otherwise a warning, because the crash is random.
+**Severity.** `fatal` if the process crashed during the test and the script imports the library; otherwise `warn`, because the crash
+is random.
 
 Sources: faiss-wheels#73, pytorch#149201.
 """
@@ -126,7 +128,7 @@ CHECK = Check(
     needs=("torch",),
     cases=(
         Case("FAISS and torch crash when both are used", mac(facts=_CRASH, imports=_USES), "fatal"),
-        Case("the same, but it is unknown whether the script uses FAISS", mac(facts=_CRASH), "warn"),
+        Case("FAISS and torch crash, but it is unknown whether the script uses FAISS", mac(facts=_CRASH), "warn"),
         Case("two libomp files on a Mac", mac(facts={"openmp": _BOTH}, imports=_USES), "warn"),
         Case(
             "FAISS that shares torch's runtime, on a Mac",

@@ -1,7 +1,7 @@
 """Can the plan run at all?
 
-**What it asks.** The same questions as `holdfast run PLAN.toml` before it starts: do the data set, the model, the interpreter and
-the folders exist, is there enough disk space for what the plan will write, and does the budget fit the machine?
+**What it checks.** Performs the same checks as `holdfast run PLAN.toml` before it starts: do the data set, the model, the interpreter
+and the folders exist? Is there enough disk space for what the plan will write? Does the machine have the memory that the budget allows?
 
 **Why.** Without this check, a model file that is missing in the third stage is only noticed hours later.
 
@@ -41,7 +41,7 @@ CHECK = Check(
     seconds=60.0,
     cases=(
         Case(
-            "a folder that does not exist",
+            "a plan whose working directory does not exist",
             linux(plan=Plan(cwd="/nowhere/at/all", command=["python", "train.py"])),
             "fatal",
         ),

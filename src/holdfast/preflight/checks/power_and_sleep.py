@@ -1,12 +1,12 @@
 """Will the machine stay awake and powered for hours?
 
-**What it asks.** Whether the machine runs on battery, is in a low-power mode or would fall asleep when idle, and whether Holdfast can
-keep it awake (`caffeinate` on macOS, `systemd-inhibit` on Linux). The check tries this for a moment.
+**What it checks.** Checks whether the machine runs on battery, is in low-power mode or would sleep when idle, and whether Holdfast
+can keep it awake (with `caffeinate` on macOS, `systemd-inhibit` on Linux). The check briefly tests this.
 
-**Why.** A sleeping machine looks like an epoch that took eight hours. Holdfast keeps the machine awake during a run, but a
-laptop on battery still sleeps when its lid is closed, and an empty battery stops every training.
+**Why.** If the machine sleeps, an epoch appears to take eight hours. Holdfast keeps the machine awake during a run, but a laptop on
+battery still sleeps when its lid is closed, and an empty battery ends every run.
 
-**What to do.** Plug it in, leave the lid open, and turn off the low-power mode.
+**What to do.** Plug in the machine, leave the lid open, and turn off low-power mode.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def _findings(power: Power, sentence: str, *, on_mac: bool) -> Iterator[Finding]
         yield finding(
             ID,
             "warn",
-            f"The machine runs on battery{charge}: a training drains it within an hour or two, and the machine sleeps when the lid is closed.",
+            f"The machine runs on battery{charge}: training drains it within an hour or two, and the machine sleeps when the lid is closed.",
             evidence=[f"power: battery{charge}"],
-            remedies=["plug it in"],
+            remedies=["plug in the machine"],
         )
     if power.saving:
         where = "System Settings, Battery: Low Power Mode off (or: sudo pmset -a lowpowermode 0)"
@@ -54,7 +54,7 @@ def _findings(power: Power, sentence: str, *, on_mac: bool) -> Iterator[Finding]
             ID,
             "warn",
             "Low-power mode is on: the machine computes at reduced speed.",
-            evidence=["low power mode is on"],
+            evidence=["low-power mode is on"],
             remedies=[where if on_mac else "powerprofilesctl set performance, or balanced"],
         )
     if sentence.startswith(NOT_KEPT) and power.sleeps_after != 0:
@@ -80,7 +80,7 @@ CHECK = Check(
     cases=(
         Case("a MacBook on battery", mac(machine=_machine(on_battery=True, charge=78, sleeps_after=1)), "warn"),
         Case("plugged in", mac(machine=_machine(on_battery=False, charge=100, sleeps_after=1)), "passed"),
-        Case("low power mode", mac(machine=_machine(on_battery=False, saving=True)), "warn"),
+        Case("low-power mode", mac(machine=_machine(on_battery=False, saving=True)), "warn"),
         Case(
             "the machine sleeps, and Holdfast cannot keep it awake",
             mac(machine=_machine("no caffeinate", sleeps_after=10)),

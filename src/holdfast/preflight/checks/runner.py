@@ -106,7 +106,7 @@ def check(
 
 
 def _redact(results: tuple[Result, ...], context: CheckContext) -> tuple[Result, ...]:
-    """Remove secrets from the results: a training in a dry run may print its arguments."""
+    """Remove secrets from the results: a script in a dry run may print its arguments."""
     redactor = redactor_for(context.plan)
     redactor.command(context.command)
     return tuple(

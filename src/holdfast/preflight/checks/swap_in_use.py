@@ -1,12 +1,12 @@
 """Is the machine already swapping?
 
-**What it asks.** How much swap is in use, and which memory pressure macOS reports.
+**What it checks.** Checks how much swap is in use, and what level of memory pressure macOS reports.
 
-**Why.** A machine that swaps before the training starts has no memory left for it: in a field report an epoch of 979 s became one of
-39,322 s. MPS uses main memory, and torch's default limit is above what many Macs have.
+**Why.** A machine that swaps before training starts has no memory left for it: in one reported case, the time per epoch rose from 979 s
+to 39,322 s. MPS uses main memory, and torch's default memory limit exceeds the physical memory of many Macs.
 
-**What to do.** Close programs that use much memory (a browser, another training, a virtual machine), or restart the machine. A little
-swap that is never read again is harmless.
+**What to do.** Close programs that use a lot of memory (a browser, a different training run, a virtual machine), or restart the
+machine. A small amount of swap that is never read again is harmless.
 
 Sources: ultralytics#24065, ultralytics#22621.
 """
@@ -30,7 +30,7 @@ MAX_SHARE = 0.25
 def run(context: CheckContext) -> Answer:
     memory = context.machine.memory()
     pressed = memory.pressure not in (None, "normal")
-    message = "no swap is in use" if not memory.swap_used else f"only {size(memory.swap_used)} of swap in use"
+    message = "no swap is in use" if not memory.swap_used else f"only {size(memory.swap_used)} of swap is in use"
     if not pressed and memory.swap_used <= MAX_SHARE * memory.total:
         return Answer(f"{message}, memory pressure is normal" if memory.pressure else message)
     evidence = [f"{size(memory.swap_used)} of swap in use, {size(memory.total)} of memory"]
@@ -41,10 +41,10 @@ def run(context: CheckContext) -> Answer:
         "warn",
         f"The machine is already swapping: {size(memory.swap_used)} of swap in use with {size(memory.total)} of memory"
         + (f", and the memory pressure is {memory.pressure}" if pressed else "")
-        + ". A training will be many times slower, or killed.",
+        + ". Training will be many times slower, or will be killed.",
         evidence=evidence,
         remedies=[
-            "close programs that use much memory (browser, other trainings, virtual machines)",
+            "close programs that use a lot of memory (browser, other training runs, virtual machines)",
             "or restart the machine",
         ],
         confidence="likely",
@@ -60,7 +60,9 @@ CHECK = Check(
     cases=(
         Case("a Mac without free memory", mac(machine=RecordedMachine(swap=24 * GIB, pressure="critical")), "warn"),
         Case("little swap, but memory pressure", mac(machine=RecordedMachine(swap=GIB, pressure="warning")), "warn"),
-        Case("the usual swap of a Mac", mac(machine=RecordedMachine(swap=2 * GIB, pressure="normal")), "passed"),
+        Case(
+            "the usual amount of swap on a Mac", mac(machine=RecordedMachine(swap=2 * GIB, pressure="normal")), "passed"
+        ),
         Case("no swap", linux(), "passed"),
     ),
 )

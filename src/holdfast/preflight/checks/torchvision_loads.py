@@ -1,13 +1,13 @@
 """Do torchvision's compiled operators load with this torch?
 
-**What it asks.** Imports torchvision in the training's own Python and runs its NMS on three boxes.
+**What it checks.** Imports torchvision with the Python interpreter of your script and runs its NMS on three boxes.
 
-**Why.** `operator torchvision::nms does not exist` occurs when torch and torchvision were installed from different sources: the
-standard torchvision for Linux with a CPU build of torch, or a torch that was upgraded alone. A detector then crashes at import, or at
-its first validation.
+**Why.** `operator torchvision::nms does not exist` occurs when torch and torchvision were installed from different sources: for example,
+the standard torchvision for Linux with a CPU build of torch, or a torch that was upgraded without torchvision. A detector then crashes
+at import, or during its first validation.
 
-**What to do.** Install both together, from the same source. `holdfast run` replaces the missing NMS with one written in plain torch,
-so the training still works, with slightly slower validation.
+**What to do.** Install both together, from the same source. `holdfast run` replaces the missing NMS with an implementation in plain
+torch, so that training still works, with slightly slower validation.
 
 Sources: pytorch/vision#9077, pytorch/vision#8289, ultralytics#20311.
 """
@@ -36,7 +36,7 @@ def run(context: CheckContext) -> Answer:
     if python.died.startswith("torchvision"):
         problem = f"{python.died.partition(': ')[2]} during its import {python.last_lines}".strip()
     elif python.torchvision is None:
-        raise NotChecked("torchvision was not tried")
+        raise NotChecked("torchvision was not tested")
     else:
         problem = "" if python.torchvision == "loads" else python.torchvision
     message = f"torchvision {have} loads, and its NMS works"
@@ -73,7 +73,11 @@ CHECK = Check(
             "warn",
         ),
         Case("both from the same source", linux(), "passed"),
-        Case("on a Mac", mac(), "passed"),
-        Case("not installed", linux(facts={"packages": {"torch": "2.13.0"}, "torchvision": None}), "not checked"),
+        Case("both installed on a Mac", mac(), "passed"),
+        Case(
+            "torchvision is not installed",
+            linux(facts={"packages": {"torch": "2.13.0"}, "torchvision": None}),
+            "not checked",
+        ),
     ),
 )

@@ -1,14 +1,19 @@
-"""Do the installed versions have known bugs in combination?
+"""Does this combination of installed versions have known bugs?
 
-**What it asks.** Compares the versions of torch, macOS, ultralytics, NumPy and torchvision with publicly known bugs: versions that
-lose writes on Apple GPUs, so that every loss is exactly 0; that copy batches without synchronization; that read past the end of a
-matrix; that cannot exchange arrays.
+**What it checks.** Compares the versions of torch, macOS, ultralytics, NumPy and torchvision with publicly known bugs, for example:
 
-**Why.** The first field report trained for hours with all losses and metrics at 0 and concluded "never use MPS for YOLO". The cause
-was a bug in the combination of two versions, fixed in the next release. Comparing versions takes a second.
+- lost writes on Apple GPUs (all losses are exactly 0)
+- batches that are copied without synchronization
+- out-of-bounds reads in matrix products
+- versions of torch and NumPy that are not binary compatible
 
-**What to do.** Install the version that the finding names. A bug on Apple GPUs is fatal only if the training uses the GPU. Training
-on the CPU of the same machine is not affected. If no device was requested, the finding is a warning.
+**Why.** One user trained for hours with all losses and metrics at 0 and concluded "never use MPS for YOLO". The cause was a bug in the
+combination of two versions, which the next release fixed. Comparing versions takes a second.
+
+**What to do.** Install the version that the finding names.
+
+**Severity.** Bugs that affect every detector are `fatal`; bugs that occur only with certain tensor shapes or at random are
+`warn`. A bug of Apple GPUs is only a `warn` if no device was requested, and is not reported if training runs on the CPU.
 
 Sources: each finding names its own, among them pytorch#122016, ultralytics/hub#1199 and pytorch#132179.
 """
@@ -49,7 +54,7 @@ def _findings(context: CheckContext, python: Interpreter) -> Iterator[Finding]:
             ID,
             "warn" if context.is_guessed else "fatal",
             f"There is no usable torch: {python.no_torch}"
-            + (", which may not be the Python of the training." if context.is_guessed else "."),
+            + (", which may not be the Python interpreter of your script." if context.is_guessed else "."),
             evidence=[python.executable],
             remedies=[
                 f"{shell_quote(python.executable)} -m pip install torch",
@@ -87,7 +92,7 @@ def _report_fault(fault: KnownFault, context: CheckContext, python: Interpreter)
     return finding(
         ID,
         "warn" if unsure else fault.severity,
-        f"{fault.what}{'. This applies only if it trains on MPS; no device was specified' if unsure else ''}.",
+        f"{fault.what}{'. This applies only if training runs on MPS; no device was specified' if unsure else ''}.",
         evidence=[_format_versions(python), *([error] if error else []), fault.sources],
         remedies=[fault.remedy, *(["train on the CPU until then: device=cpu"] if fault.on_mps else [])],
     )
@@ -147,32 +152,32 @@ CHECK = Check(
     needs=("interpreter",),
     cases=(
         Case(
-            "the first field report: torch 2.2 on macOS 14.4",
+            "torch 2.2 on macOS 14.4, training on MPS",
             mac(torch="2.2.1", macos="14.4.1", packages=_OLD),
             "fatal",
         ),
         Case(
-            "the same without a requested device",
+            "torch 2.2 on macOS 14.4, no device requested",
             mac(torch="2.2.1", macos="14.4.1", packages=_OLD, device=None),
             "warn",
         ),
         Case(
-            "the same on the CPU",
+            "torch 2.2 on macOS 14.4, training on the CPU",
             mac(torch="2.2.1", macos="14.4.1", device="cpu", packages=_OLD),
             "passed",
         ),
         Case("ultralytics 8.3.203 on a Mac", mac(packages={"ultralytics": "8.3.203"}), "fatal"),
         Case("ultralytics 8.3.203 on Linux", linux(packages={"ultralytics": "8.3.203"}), "passed"),
         Case(
-            "NumPy 2 with an old torch",
+            "NumPy 2 with torch 2.2",
             linux(torch="2.2.2", packages={"torchvision": "0.17.2"}, facts={"torch": _NUMPY}),
             "fatal",
         ),
-        Case("gradients through expanded tensors", mac(macos="15.5"), "warn"),
-        Case("torchvision for another torch version", linux(packages={"torchvision": "0.24.1"}), "warn"),
+        Case("macOS 15.5, where gradients through expanded tensors can be wrong", mac(macos="15.5"), "warn"),
+        Case("torchvision for a different torch version", linux(packages={"torchvision": "0.24.1"}), "warn"),
         Case("no torch at all", linux(facts={"torch": None, "no_torch": _NOT_INSTALLED, "packages": {}}), "fatal"),
         Case(
-            "no torch, and the training's Python was guessed",
+            "no torch, and the Python interpreter was guessed",
             linux(facts={"torch": None, "no_torch": _NOT_INSTALLED, "packages": {}}, is_guessed=True),
             "warn",
         ),

@@ -101,7 +101,7 @@ def _cause(report: Report) -> list[str]:
 def _verdict(report: Report) -> list[str]:
     lines = [] if report.has_reason_in_story else [f"**{text(report.verdict)}**: {text(report.reason)}", ""]
     lines += [f"- {proof.sign} {text(proof.name)} ({proof.answer}): {text(proof.detail)}" for proof in report.proofs]
-    return _section("Verdict and its proofs", lines)
+    return _section("Verdict and evidence", lines)
 
 
 def _attempts(report: Report) -> list[str]:
@@ -129,7 +129,7 @@ def _curves(report: Report) -> list[str]:
 def _findings(report: Report) -> list[str]:
     lines = [line for finding in report.findings for line in _finding(finding)]
     if report.findings_left_out:
-        lines.append(f"{report.findings_left_out} more are in `summary.json`.")
+        lines.append(f"Not shown: {report.findings_left_out} (see `summary.json`).")
     return _section("Findings", lines)
 
 
@@ -158,7 +158,7 @@ def _files(report: Report) -> list[str]:
         for file in report.files
     ]
     if report.files_left_out:
-        lines.append(f"- {report.files_left_out} older checkpoints are in the journal.")
+        lines.append(f"- not shown: {report.files_left_out} older ones (see `journal.jsonl`)")
     return _section("Checkpoints", lines)
 
 
@@ -174,7 +174,7 @@ def _compare(comparison: Comparison) -> list[str]:
     else:
         lines += ["", "Command, versions and environment are the same."]
     if comparison.same and comparison.settings:
-        lines += ["", f"The same: {text(', '.join(comparison.same))}."]
+        lines += ["", f"Identical in both runs: {text(', '.join(comparison.same))}."]
     return _section(f"Compared with {text(comparison.name)}", lines)
 
 

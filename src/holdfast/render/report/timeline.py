@@ -91,15 +91,15 @@ def describe_exit(attempt: AttemptState) -> str:
     if ended is None:
         return "still running, according to the journal"
     if ended.planned:
-        return "stopped on purpose, after a snapshot, to resume in a new process"
+        return "stopped by Holdfast after a snapshot, to resume in a new process"
     if ended.stopped_by == "budget":
         return "time budget used up"
     if ended.stopped_by in ("user", "terminate"):
-        return "stopped, as you asked"
+        return "stopped by you" if ended.stopped_by == "user" else "stopped by SIGTERM"
     if ended.stopped_by == "supervisor gone":
         return "supervisor was killed"
     if ended.stopped_by is not None:
-        return f"stopped by Holdfast for {clean(ended.stopped_by, 60)}"
+        return f"stopped by Holdfast because of {clean(ended.stopped_by, 60)}"
     if ended.signal is not None:
         return f"killed by {clean(ended.signal, 40)}"
     if ended.code is None:
