@@ -145,7 +145,9 @@ def change_word(data: bytes, chance: random.Random) -> bytes:
 
 
 def change_path(data: bytes, chance: random.Random) -> bytes:
-    start, end = _at_match(rb"[\w.-]*/[\w./-]+|[\w-]+\.[a-z]{2,5}\b", data, chance)
+    # Bounded, and only at the start of a word: mutated files contain words of several megabytes.
+    path = rb"(?<![\w.-])(?:[\w.-]{0,200}/[\w./-]{1,400}|[\w-]{1,200}\.[a-z]{2,5}\b)"
+    start, end = _at_match(path, data, chance)
     return data[:start] + chance.choice(STRANGE_PATHS) + data[end:]
 
 
