@@ -85,7 +85,7 @@ class Played:
         deadline = time.monotonic() + PATIENCE
         while not (result := condition()):
             assert time.monotonic() < deadline, (
-                f"not seen; screen: {bytes(self.screen[-2000:])!r}, told: {self.told[-10:]}"
+                f"not seen; screen: {bytes(self.screen[-2000:])!r}, piped: {self.piped}, told: {self.told[-10:]}"
             )
             sources = {self._tell: "told", **({self.keyboard: "screen"} if "screen" in reading else {})}
             sources |= {end: name for name, end in self._pipes.items() if name in reading}

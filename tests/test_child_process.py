@@ -158,9 +158,9 @@ def test_ending_reaches_those_in_other_sessions(play):
     """Ranks in sessions of their own end too, those that ignore SIGTERM by SIGKILL, and the child with them."""
     code = """
 import os, signal, subprocess, sys, time
-stubborn = "import os, signal, time; os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', os.getpid(), flush=True); time.sleep(99)"
+stubborn = "import os, signal, time; os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN); os.write(1, b'up %d\\\\n' % os.getpid()); time.sleep(99)"
 subprocess.Popen([sys.executable, "-c", stubborn])
-polite = "import os, time; print('up', os.getpid(), flush=True); time.sleep(99)"
+polite = "import os, time; os.write(1, b'up %d\\\\n' % os.getpid()); time.sleep(99)"
 subprocess.Popen([sys.executable, "-c", polite]).wait()
 time.sleep(99)
 """

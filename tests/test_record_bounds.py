@@ -108,7 +108,7 @@ def test_findings_are_kept_from_both_ends(tmp_path, capsys):
     steps = [made["step"] for made in status["findings"]]
     assert (len(steps), steps[0], steps[-1], status["findings_left_out"]) == (MAX_FINDINGS, 1, MAX_FINDINGS + 300, 300)
     print_status(status, as_json=False)
-    assert "300 more findings" in capsys.readouterr().out
+    assert "300 further findings are not shown" in capsys.readouterr().out
 
 
 def test_events_that_are_kept_one_by_one_are_bounded(tmp_path):

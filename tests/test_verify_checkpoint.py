@@ -275,4 +275,4 @@ def test_what_is_not_read_back_is_told_and_held_against_nothing():
         state.fold(Entry(event, 1))
     proof = _check_checkpoint_reloads(state.attempt)
     assert proof.answer == "does not apply"
-    assert "m.pt was not read back: a TorchScript archive" in proof.detail
+    assert "m.pt was not reloaded: a TorchScript archive" in proof.detail
