@@ -251,7 +251,7 @@ def test_known_mistake_before_the_first_step_is_not_repeated(last_lines, again):
     ("message", "inside"),
     [
         ("Retrying with nothing changed: it may be random.", "retrying with nothing changed: it may be random"),
-        ("Using a fresh process.", "using a fresh process"),
+        ("Using a new process.", "using a new process"),
         ("PYTORCH_MPS_PREFER_METAL=1: it reads too far.", "PYTORCH_MPS_PREFER_METAL=1: it reads too far"),
         ("MPS lacks it.", "MPS lacks it"),
     ],

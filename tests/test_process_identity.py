@@ -307,7 +307,7 @@ def test_a_real_restart_in_another_pid_namespace(tmp_path):
     if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("no right to make a PID namespace here")
     (tmp_path / "train.sh").write_text("test -e again && exit 0; touch again; exec sleep 1000\n")
-    first = f"""'{HOLDFAST}' run --dir run --max-attempts 1 -- sh train.sh & while ! grep -qs attempt-started run/journal.jsonl; do sleep 0.05; done; kill -9 $!"""
+    first = f"""'{HOLDFAST}' run --dir run --max-attempts 1 -- sh train.sh & while ! test -e again || ! grep -qs attempt-started run/journal.jsonl; do sleep 0.05; done; kill -9 $!"""
     subprocess.run(
         [*alone, "sh", "-c", first], cwd=tmp_path, env=environment(), check=False, capture_output=True, timeout=60
     )

@@ -157,7 +157,7 @@ def test_memory_of_ultralytics_step_by_step():
 
 
 def test_a_fresh_process_as_long_as_it_comes_further():
-    """Without progress the next rung is taken; with it a fresh process costs nothing."""
+    """Without progress the next rung is taken; with it a new process costs nothing."""
     remedies = walk(yolo(), "killed-out-of-memory", steps=[1, 2, 3, 3, 4])
     assert [one.id for one in remedies[:5]] == [
         "fresh-process",
@@ -242,7 +242,7 @@ def test_a_driver_that_keeps_memory():
 
 
 def test_a_leak_that_is_too_fast():
-    """Loader workers are the first suspects; a fresh process was tried by plan already."""
+    """Loader workers are the first suspects; a new process was tried by plan already."""
     remedies = walk(yolo(batch=4), "memory-leak", device="0", mac=False)
     assert told(remedies)[:3] == ["fewer-workers workers=2", "no-workers workers=0", "micro-batch batch=2"]
     assert told(walk(yolo(batch=4), "memory-leak", steps=[100]))[0] == "clear-cache clear_cache.steps=10"

@@ -1,9 +1,9 @@
-"""Planned restarts: whether to continue in a fresh process before memory is used up.
+"""Planned restarts: whether to continue in a new process before memory is used up.
 
 Memory that accumulated in a process is freed when the process exits. If snapshots are taken, a training that would be killed
 can be stopped at a suitable moment and resumed at exactly that point: no failure, no attempt used up, no result changed. This
 costs the time of a start, so it is done as late as is safe. It is not done if the training ends before, if memory does not
-grow, or if a fresh process would soon use as much memory again: then a setting has to change, and that is what the remedies
+grow, or if a new process would soon use as much memory again: then a setting has to change, and that is what the remedies
 are for (`grows_too_fast`).
 """
 
@@ -47,7 +47,7 @@ MAX_FILL = 0.85
 MAX_FILL_UNSURE = 0.92
 """The same, if no epochs have shown yet that the growth does not stop on its own."""
 MIN_USED = 0.6
-"""As a fraction of the room between the level after the start and the limit: below this, a fresh process gains too little."""
+"""As a fraction of the room between the level after the start and the limit: below this, a new process gains too little."""
 MIN_ROOM = 0.05
 """As a fraction of the limit: less growth than this does not explain a shortage."""
 MIN_GROWTH = 0.02
@@ -55,7 +55,7 @@ MIN_GROWTH = 0.02
 MIN_RESTARTS = 3.0
 """An attempt must last at least as long as this many restarts, or too much of the time is spent on starts."""
 MIN_RESTARTS_UNSURE = 10.0
-"""The same, if the growth may be a cache that fills: a fresh process would fill it again."""
+"""The same, if the growth may be a cache that fills: a new process would fill it again."""
 SNAPSHOT_S = 5.0
 """The assumed duration of a snapshot if none was measured yet."""
 WAIT_SAMPLES = 3
@@ -64,7 +64,7 @@ WAIT_S = 5.0
 MIN_SLOWDOWN = 2.0
 MIN_SWAPPED = 256 * MIB
 START_POINTS = 5
-"""The number of points after the first step. The lowest of them is the level of a fresh process."""
+"""The number of points after the first step. The lowest of them is the level of a new process."""
 
 
 class MemoryUse(NamedTuple):
@@ -74,7 +74,7 @@ class MemoryUse(NamedTuple):
     held: float
     """The current memory, outside of validations."""
     start: float
-    """The memory right after the first step of this attempt: the level of a fresh process."""
+    """The memory right after the first step of this attempt: the level of a new process."""
     limit: float
     why: str
 
@@ -85,7 +85,7 @@ class MemoryUse(NamedTuple):
 
 
 def find_restart_reason(state: RunState, plan: Plan) -> str | None:
-    """Return the reason to stop this attempt after a snapshot and to resume from it in a fresh process; None: no reason.
+    """Return the reason to stop this attempt after a snapshot and to resume from it in a new process; None: no reason.
 
     This may be called every second: it computes nothing while there is plenty of memory.
     """
@@ -99,7 +99,7 @@ def find_restart_reason(state: RunState, plan: Plan) -> str | None:
 
 
 def grows_too_fast(state: RunState) -> bool:
-    """Return whether memory is used up so soon after a start that fresh processes would mostly spend their time starting."""
+    """Return whether memory is used up so soon after a start that new processes would mostly spend their time starting."""
     attempt = state.attempt if state.attempts else None
     if attempt is None or attempt.first_step_at is None:
         return False
@@ -157,7 +157,7 @@ def _check_growth(state: RunState, use: MemoryUse) -> str | None:
     when = f"near step {forecast.at:.0f}" if forecast.by_step else f"in {duration(forecast.seconds)}"
     return (
         f"memory grew from {size(use.start)} to {size(use.held)} and would be used up {when} "
-        f"({use.why}): a fresh process starts with little memory again"
+        f"({use.why}): a new process starts with little memory again"
     )
 
 
@@ -196,7 +196,7 @@ def _check_swap(attempt: AttemptState, use: MemoryUse) -> str | None:
         return None
     return (
         f"the machine swaps ({size(swapped)} since this attempt began) and steps became slow, while the memory of the training "
-        f"grew by {size(grown)}: a fresh process starts with little memory again"
+        f"grew by {size(grown)}: a new process starts with little memory again"
     )
 
 

@@ -48,7 +48,7 @@ def _check_word(word: str, words: Iterable[str], what: str) -> str:
     hint = f"did you mean {', '.join(matches)}?" if matches else ""
     if not matches:
         hint = f"use one of {', '.join(valid)}" if len(valid) in range(1, 9) else "`holdfast rules` lists all of them"
-        hint = hint if valid else "this rule has no limits; it can be switched off or limited to a severity"
+        hint = hint if valid else "this rule has no limits; it can be disabled or limited to a severity"
     raise UsageError(f"There is no {what} {word!r}.", next_step=hint)
 
 

@@ -77,8 +77,8 @@ def _check_swap(slow: Slowdown, memory_total: int | None, limits: Mapping[str, f
         "; ".join(signs),
         (
             "use a smaller batch with more gradient accumulation, and close other programs",
-            "switch off dataset caching (Ultralytics: cache=False)",
-            "resume from the last checkpoint in a fresh process, if memory has grown since the start",
+            "disable dataset caching (Ultralytics: cache=False)",
+            "resume from the last checkpoint in a new process, if memory has grown since the start",
         ),
     )
 

@@ -59,7 +59,7 @@ def asks_for_snapshot(finding: Finding, plan: Plan) -> bool:
 
 
 def worth_a_restart(finding: Finding, state: RunState, plan: Plan) -> bool:
-    """Return whether a finding about a running training is worth a restart in a fresh process with a changed setting."""
+    """Return whether a finding about a running training is worth a restart in a new process with a changed setting."""
     if (
         finding.rule not in FIXED_WHILE_RUNNING
         or finding.severity == "note"

@@ -45,7 +45,7 @@ LESS_MEMORY = (MICRO_BATCH, LESS_MIXUP, LESS_MOSAIC, SMALLER_IMAGE, BATCH_OF_ONE
 LESS_CACHED = (NOTHING_EXTRA, FEWER_WORKERS, CLEAR_CACHE, PEAK_IN_VALIDATION)
 HOST_MEMORY = (*DIED_IN_VALIDATION, FRESH_PROCESS, *LESS_CACHED, *LESS_MEMORY)
 SWAPPING = (FIXED_SHAPES, *LESS_CACHED, *LESS_MEMORY)
-"""A training that is still running is not restarted only to get a fresh process."""
+"""A training that is still running is not restarted only to get a new process."""
 NOT_FINITE = (AS_IT_IS, FULL_PRECISION, NEXT_DEVICE, HALF_RATE)
 
 REMEDIES: dict[str, tuple[RemedyStep, ...]] = {

@@ -16,7 +16,7 @@ def _fresh_process(context: RemedyContext) -> Remedy | None:
         return None
     return Remedy(
         "fresh-process",
-        "Using a fresh process, with nothing changed: memory that accumulated in the old process is free again, "
+        "Using a new process, with nothing changed: memory that accumulated in the old process is free again, "
         "and the attempt got further than any before it.",
     )
 

@@ -20,7 +20,7 @@ class Remedy:
     description: str
     """What is done and why, for the user."""
     changes: list[Change] = field(default_factory=list)
-    """If empty, a fresh process resumes with nothing changed."""
+    """If empty, a new process resumes with nothing changed."""
     from_start: bool = False
     """The state of this attempt is corrupt: resume only from what was saved before the finding's `since`, or start over."""
 

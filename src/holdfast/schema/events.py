@@ -582,7 +582,7 @@ class AttemptEnded(Event, frozen=True, kw_only=True, tag="attempt-ended"):
     stopped_by: str | None = None
     """What stopped it: "user", "terminate", "budget", "supervisor gone" or a rule id; None if it exited on its own."""
     planned: str = ""
-    """Why it was stopped on purpose after a snapshot, to continue from there in a fresh process; empty otherwise."""
+    """Why it was stopped on purpose after a snapshot, to continue from there in a new process; empty otherwise."""
     evidence: list[Evidence] = []
     """What the operating system reports about the exit."""
     last_lines: list[str] = []

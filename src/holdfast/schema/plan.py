@@ -131,7 +131,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Settings that a remedy may change; None: all except those in `never_change`."""
     never_change: list[str] = []
     planned_restarts: bool = True
-    """Restart in a fresh process before memory runs out."""
+    """Restart in a new process before memory runs out."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -78,8 +78,8 @@ TOP = Table(
         Key(
             "on_finding",
             Value(_TEXT, "act", choices=("act", "warn")),
-            "What to do about a proven failure, such as a loss that stays zero: `act` stops the training, applies a remedy and "
-            "resumes; `warn` only reports it. With `warn`, no setting is changed after a crash either.",
+            "What to do about a proven failure, such as a loss that stays zero: `act` stops the training, applies a remedy if one "
+            "is known, and resumes; `warn` only reports it. With `warn`, no setting is changed after a crash either.",
             'on_finding = "warn"',
         ),
         Key(

@@ -113,7 +113,7 @@ def _remedies(*, memory_is_shared: bool) -> list[str]:
     return [
         shapes,
         "use a smaller batch or image size",
-        "switch off dataset caching and plots (Ultralytics: cache=False plots=False), and use a smaller validation batch",
+        "disable dataset caching and plots (Ultralytics: cache=False plots=False), and use a smaller validation batch",
         "call torch.mps.empty_cache() after optimizer steps",
         "set both watermarks before torch is imported: PYTORCH_MPS_HIGH_WATERMARK_RATIO=1.0 PYTORCH_MPS_LOW_WATERMARK_RATIO=0.8",
         "resume from the last checkpoint in a new process every few epochs",

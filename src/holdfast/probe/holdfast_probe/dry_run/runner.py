@@ -251,7 +251,7 @@ class DryRun(object):
         if self._override.too_large:
             return "a batch takes more than 1 GB"
         if any(loss is None for loss in self._regular_losses):
-            return "its losses are unknown: there was no backward between its steps"
+            return "its losses are unknown: there was no backward pass between its steps"
         if any(loss < 0 for loss in self._regular_losses):
             return "its loss is below 0, so it is unknown how far it must fall"
         if not any(self._regular_losses):
