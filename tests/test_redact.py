@@ -194,6 +194,13 @@ def test_value_found_once_is_replaced_everywhere():
     assert redactor.text("wrong password correct1horse for me") == "wrong password *** for me"
 
 
+def test_a_known_secret_is_removed_from_the_command_unless_it_is_an_ordinary_word():
+    """Letters alone are no word if there are capitals inside."""
+    environment = {"MY_TOKEN": "FkQUkgJzELRémMdZrwx", "DB_PASSWORD": "production"}
+    command = ["train.py", "FkQUkgJzELRémMdZrwx", "production"]
+    assert Redactor([command], environment).command(command) == ["train.py", "***", "production"]
+
+
 PUMPED = ["a", "a-", "-", " ", "key=", "api_key=", "key:1", "x:y@", 'a="', '"a":\'', '\\"a', "--a ", "--key -", "a://",
           "a://:", "a://u:", "eyJabcdefghij-", "sk-", "bearer ", "?a", "a=b;", "-----BEGIN PRIVATE KEY-----", "key='a",
           "hooks.slack.com/services/", "hf_", "A=", "\x1b[", "\x1b]", "password ", 'api_key="', "api_key='\\'", "os['token']=", "('token', '", "'--api-keys','a',",

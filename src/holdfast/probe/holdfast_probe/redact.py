@@ -249,7 +249,8 @@ class Redactor(object):
         if value.isdigit() or any(value in place for place in self._places):
             return False
         mixed = any(c.isdigit() for c in value) and any(c.isalpha() for c in value)
-        return len(value) >= 20 or (len(value) >= 8 and mixed)
+        inner_capitals = any(c.islower() for c in value) and any(c.isupper() for c in value[1:])
+        return len(value) >= 20 or (len(value) >= 8 and mixed) or (len(value) >= 12 and inner_capitals)
 
     # --- replacement --------------------------------------------------------------------------------------------------
 
