@@ -1,4 +1,4 @@
-"""`make demo`: train a YOLO in two stages on generated data, with two injected faults: a kill and a memory leak."""
+"""`make demo`: train a YOLO model in two stages on generated data, with two injected faults: a kill and a memory leak."""
 
 from __future__ import annotations
 

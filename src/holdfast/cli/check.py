@@ -14,10 +14,10 @@ def check(
     device: str | None = typer.Option(
         None,
         metavar="D",
-        help="Device to check: cpu, mps, cuda, cuda:1 or auto (default: that of the plan or command).",
+        help="Device to check: cpu, mps, cuda, cuda:1 or auto (default: the device of the plan or command).",
     ),
     data: Path | None = typer.Option(
-        None, metavar="DATA.yaml", help="Data set to check (default: that of the plan or command)."
+        None, metavar="DATA.yaml", help="Data set to check (default: the data set of the plan or command)."
     ),
     seconds: float = typer.Option(300.0, min=1.0, metavar="N", help="Time limit for all checks together, in seconds."),
     only: list[str] = typer.Option(
@@ -27,10 +27,10 @@ def check(
         [], metavar="ID", help="Skip this check, or all checks of this kind. Can be repeated."
     ),
     write_split: Path | None = typer.Option(
-        None, metavar="DIR", help="Write the suggested train/val split without leakage to this folder."
+        None, metavar="DIR", help="Write the suggested leak-free train/val split to this folder."
     ),
     confine: bool = typer.Option(
-        True, "--confine/--no-confine", help="Whether to block writes of the dry run outside its scratch copy (Linux)."
+        True, "--confine/--no-confine", help="Whether to block writes by the dry run outside its scratch copy (Linux)."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the results as JSON."),
 ) -> None:
@@ -40,7 +40,7 @@ def check(
     space; and suggests what to do about each problem. docs/checks.md describes each check. The kinds of checks are
     environment, data, device, learning and forecast.
 
-    The checks use the Python interpreter of your script, not that of Holdfast. A dry run executes the first training
+    The checks use the Python interpreter of your script, not Holdfast's own. A dry run executes the first training
     steps in a scratch copy of the working directory, with experiment trackers off. To skip it, use --skip device
     --skip learning --skip forecast.
 
@@ -50,8 +50,8 @@ def check(
     working directory are reported afterwards. See docs/dry_run.md. The short run for the forecast checks of an
     Ultralytics command or plan also uses a scratch folder, but its writes are not restricted.
 
-    Exit status: 0 no fatal problem found (there may be warnings), 1 internal error, 2 usage error, 3 at least one fatal
-    problem, 129 terminal closed, 130 Ctrl-C, 143 SIGTERM.
+    Exit status: 0 no fatal problem found (there may be warnings); 1 internal error; 2 usage error; 3 at least one fatal
+    problem; 129 terminal closed; 130 Ctrl-C; 143 SIGTERM.
     """
     from holdfast.launch.interrupts import terminate_helpers_on_signal
     from holdfast.launch.plan_run import is_plan_file

@@ -28,7 +28,7 @@ def diagnose(
     Lightning CSV logs, Transformers trainer states, plain logs and Holdfast journals. Nothing in them is executed or
     unpickled.
 
-    Exit status: 0 no fatal finding, 1 internal error, 2 usage error or unrecognized input, 3 at least one fatal finding.
+    Exit status: 0 no fatal finding; 1 internal error; 2 usage error or unrecognized input; 3 at least one fatal finding.
     """
     from holdfast.importers.diagnose import diagnose as judge
     from holdfast.render.diagnosis import show

@@ -21,7 +21,7 @@ def drill(
     Examples: all-zero losses, a memory leak, a hang, a truncated checkpoint. Each drill trains a small model with an
     injected fault under the same supervisor as `holdfast run`. Most drills use a simulated accelerator.
 
-    Exit status: 0 no drill failed, 1 a drill failed or internal error, 2 usage error.
+    Exit status: 0 no drill failed; 1 a drill failed or internal error; 2 usage error.
     """
     from holdfast.render.drills import print_list, print_outcomes
     from holdfast.simulator.drills import all_drills

@@ -9,17 +9,19 @@ import typer
 
 def fit(
     plan: Path = typer.Argument(
-        ..., metavar="PLAN.toml", help="A plan that trains with Ultralytics. Its largest stage is tested."
+        ...,
+        metavar="PLAN.toml",
+        help="A plan that trains with Ultralytics. Only the stage with the most pixels per batch is tested.",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Find a batch size and image size that fit into memory.
 
-    Performs a few short runs in a scratch folder, which takes some minutes. The recommended sizes are verified by a
+    Performs a few short runs in a scratch folder, which takes a few minutes. The recommended sizes are verified by a
     short run.
 
-    Exit status: 0 at least one size fits, 1 internal error, 2 usage error, 3 nothing fits or a short run failed, 129
-    terminal closed, 130 Ctrl-C, 143 SIGTERM.
+    Exit status: 0 at least one size fits; 1 internal error; 2 usage error; 3 nothing fits or a short run failed; 129
+    terminal closed; 130 Ctrl-C; 143 SIGTERM.
     """
     from holdfast.launch.interrupts import terminate_helpers_on_signal
     from holdfast.preflight.batch_finder import find_what_fits

@@ -22,9 +22,9 @@ def init(
 
     The plan has two stages and a budget, and explains every key. Start it with: holdfast run plan.toml
 
-    Nothing is trained or downloaded. Problems that must be fixed before the plan can run are listed.
+    Nothing is trained or downloaded. Lists any problems that you must fix before you can run the plan.
 
-    Exit status: 0 the plan was written, 1 internal error, 2 usage error, 129 terminal closed, 130 Ctrl-C, 143 SIGTERM.
+    Exit status: 0 the plan was written; 1 internal error; 2 usage error; 129 terminal closed; 130 Ctrl-C; 143 SIGTERM.
     """
     from holdfast.launch.interrupts import terminate_helpers_on_signal
     from holdfast.preflight.init_plan import init as write

@@ -19,7 +19,7 @@ def report(
 
     The report states what happened, why, what it cost, and what to do next.
 
-    Exit status: 0 the report was written, 1 internal error, 2 usage error.
+    Exit status: 0 the report was written; 1 internal error; 2 usage error.
     """
     from holdfast.render.console import say
     from holdfast.render.report.command import make_report

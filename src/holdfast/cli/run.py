@@ -26,7 +26,7 @@ def run(
         3,
         metavar="N",
         show_default=False,
-        help="Maximum number of attempts, i.e. of times that training is started (default: 3 for a command; for each stage of a plan [budget] attempts, which is 10 if omitted).",
+        help="Maximum number of times to start training (default: 3 for a command; for each stage of a plan, `attempts` in [budget], or 10 if omitted).",
     ),
     on_finding: OnFinding = typer.Option(
         "act",
@@ -56,7 +56,7 @@ def run(
     hang_after: float | None = typer.Option(
         None,
         metavar="SECONDS",
-        help="Time without progress after which training may be hanging (default: 300; 900 before the first step). It is never less than ten times the longest pause so far.",
+        help="Time without progress after which Holdfast checks whether training hangs (default: 300; 900 before the first step). It is never less than ten times the longest pause so far.",
     ),
     backoff: float = typer.Option(
         2.0,
@@ -66,7 +66,7 @@ def run(
     max_lost_work: float | None = typer.Option(
         None,
         metavar="SECONDS",
-        help="Maximum work that a crash may lose, if snapshots are taken (default: 120, or more if snapshots would take over 1% of the time). A value given here takes precedence over the 1%.",
+        help="Maximum training time that a crash may lose, if snapshots are taken (default: 120, or more if snapshots would take more than 1% of the time). If you set a value, the 1% limit does not apply.",
     ),
     check: bool = typer.Option(
         True, "--check/--no-check", help="Whether to run `holdfast check` before a plan is started."
@@ -81,9 +81,9 @@ def run(
     With a plan file (see `holdfast init`), all stages of the plan are run. Options on the command line override the
     plan.
 
-    Exit status: 0 finished (learned, or learning could not be proven), 1 internal error, 2 usage error, 3 not learned,
-    or a check before the start failed, 4 failed, 129 terminal closed during the checks, 130 stopped by Ctrl-C, 143
-    stopped by SIGTERM or by the time budget.
+    Exit status: 0 finished (learned, or learning could not be proven); 1 internal error; 2 usage error; 3 the model did
+    not learn, or a check failed before training started; 4 training failed; 129 terminal closed during the checks; 130
+    stopped by Ctrl-C; 143 stopped by SIGTERM or by the time budget.
     """
     from holdfast.launch.command_run import explicit_options, make_plan, supervise_new
     from holdfast.launch.plan_run import choose_device, is_plan_file, load_plan, passes_checks, supervise_plan

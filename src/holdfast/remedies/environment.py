@@ -56,7 +56,7 @@ def _no_fallback(context: RemedyContext) -> Remedy | None:
 
 NO_FALLBACK = RemedyStep(
     "no-mps-fallback",
-    f"Set `{_FALLBACK}=0`, if it was on: operators that fall back to the CPU make this abort more likely.",
+    f"Set `{_FALLBACK}=0`, if it was on: operators that fall back to the CPU make the `command-buffer-reused` abort more likely.",
     "an operator that MPS does not support stops the training",
     _no_fallback,
 )
@@ -77,7 +77,7 @@ BOTH_WATERMARKS = RemedyStep(
     "both-watermarks",
     f"Keep your value of `{_HIGH}` (or set it to 1), and set `{_LOW}` to 0.8 times that value. The limit is not removed, because "
     "it protects the machine from running out of memory.",
-    "nothing",
+    "none",
     _both_watermarks,
 )
 
@@ -86,7 +86,7 @@ def _cap_watermarks(context: RemedyContext) -> Remedy | None:
     if context.device != "mps" or _HIGH in context.environment:
         return None
     why = "by default, torch frees its caches only when it uses more memory than most Macs have"
-    costs = "an out-of-memory error instead of swapping, if the training does not fit"
+    costs = "an out-of-memory error instead of swapping, if training does not fit into memory"
     return all_or_nothing(
         "cap-watermarks",
         f"Setting {_HIGH}=1 and {_LOW}=0.8: {why}.",
@@ -98,7 +98,7 @@ def _cap_watermarks(context: RemedyContext) -> Remedy | None:
 CAP_WATERMARKS = RemedyStep(
     "cap-watermarks",
     f"On MPS, set `{_HIGH}=1` and `{_LOW}=0.8`, so that torch frees its caches before the machine swaps.",
-    "an out-of-memory error instead of swapping, if the training does not fit",
+    "an out-of-memory error instead of swapping, if training does not fit into memory",
     _cap_watermarks,
 )
 
@@ -123,8 +123,8 @@ def _expandable_segments(context: RemedyContext) -> Remedy | None:
 
 EXPANDABLE_SEGMENTS = RemedyStep(
     "expandable-segments",
-    f"Set `{_ALLOCATOR}={_SEGMENTS}`, if the CUDA error message says that much memory is reserved but unused.",
-    "nothing",
+    f"Set `{_ALLOCATOR}={_SEGMENTS}`, if the CUDA error message reports a large amount of reserved but unallocated memory.",
+    "none",
     _expandable_segments,
 )
 

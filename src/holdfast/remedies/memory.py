@@ -53,8 +53,8 @@ def _fewer_workers(context: RemedyContext) -> Remedy | None:
 
 FEWER_WORKERS = RemedyStep(
     "fewer-workers",
-    "Use 2 data loader workers. Each worker has its own prefetched batches and, page by page as they are accessed, its own copy "
-    "of the data set's lists.",
+    "Use 2 data loader workers. Each worker keeps its own prefetched batches. It also gradually gets its own copy of the data set's "
+    "lists (copy-on-write).",
     "data loading may be slower",
     _fewer_workers,
 )
@@ -101,8 +101,8 @@ def _clear_cache(context: RemedyContext) -> Remedy | None:
 
 CLEAR_CACHE = RemedyStep(
     "clear-cache",
-    "Release the memory that the device has cached every 10 optimizer steps (Ultralytics does this once per epoch). If system "
-    "memory runs out, this is used on MPS only, which shares that memory.",
+    "Release cached device memory every 10 optimizer steps (Ultralytics does this only at the end of an epoch). For findings other than "
+    "`driver-memory-bloat`, this remedy is used only on MPS, where the GPU shares system memory.",
     "a few percent slower",
     _clear_cache,
 )
@@ -174,7 +174,7 @@ def _smaller_image(context: RemedyContext) -> Remedy | None:
 
 SMALLER_IMAGE = RemedyStep(
     "smaller-image",
-    "Reduce the image size to about 80% of its value, as a multiple of 32 (640, 512, 416, 320). The minimum is 320, or half of "
+    "Reduce the image size to about 80%, rounded to a multiple of 32 (640, 512, 416, 320). The minimum is 320, or half of "
     "the original size if that was 320 or less.",
     "lower accuracy, mostly for small objects",
     _smaller_image,

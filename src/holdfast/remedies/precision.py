@@ -52,8 +52,8 @@ def _without_scaler(context: RemedyContext) -> Remedy | None:
 
 WITHOUT_SCALER = RemedyStep(
     "without-scaler",
-    "Set `amp=False`, if the traceback contains a gradient scaler. No setting can fix float64 tensors in your own code.",
-    "nothing: MPS does not need a scaler",
+    "Set `amp=False`, if the traceback mentions a gradient scaler. No setting can fix float64 tensors in your own code.",
+    "none: MPS does not need a scaler",
     _without_scaler,
 )
 
@@ -100,7 +100,7 @@ def _prefer_metal(context: RemedyContext) -> Remedy | None:
 
 PREFER_METAL = RemedyStep(
     "prefer-metal",
-    "On MPS with torch up to 2.13, set `PYTORCH_MPS_PREFER_METAL=1`: matrix products of these versions read out of bounds on M1 "
+    "On MPS with torch 2.13 or earlier, set `PYTORCH_MPS_PREFER_METAL=1`: in these versions, matrix products read out of bounds on M1 "
     "and M2 (pytorch#177116).",
     "possibly slower",
     _prefer_metal,

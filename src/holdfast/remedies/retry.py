@@ -23,7 +23,7 @@ def _fresh_process(context: RemedyContext) -> Remedy | None:
 
 FRESH_PROCESS = RemedyStep(
     "fresh-process",
-    "Resume from the last good state with nothing changed: memory that accumulated in the old process is free again. This is used "
+    "Resume from the last good state without changes: memory that accumulated in the old process is free again. This is used "
     "each time that a state was saved and the attempt got further than all earlier ones.",
     "the steps since the last good state are repeated",
     _fresh_process,
@@ -40,8 +40,8 @@ def _retry_unchanged(context: RemedyContext) -> Remedy | None:
 
 AS_IT_IS = RemedyStep(
     "as-it-is",
-    "Retry from the last good state, or from the start if nothing was saved, with nothing changed: the failure may have been "
-    "random. This is used once for each finding, if the attempt got further than all earlier ones.",
+    "Retry without changes, because the failure may have been random. Training resumes from the last good state, or starts over if "
+    "nothing was saved. This is used once for each finding, if the attempt got further than all earlier ones.",
     "the steps since the last good state are repeated",
     _retry_unchanged,
 )

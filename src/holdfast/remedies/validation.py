@@ -36,8 +36,8 @@ def _smaller_batch(context: RemedyContext) -> Remedy | None:
 
 VALIDATION_BATCH = RemedyStep(
     "validation-batch",
-    "Reduce the validation batch to a quarter, repeatedly, down to 1, and draw no plots. By default, Ultralytics uses twice the "
-    "training batch.",
+    "Divide the validation batch size by 4 and disable plots. This can be repeated until the batch size is 1. By default, "
+    "Ultralytics uses twice the training batch.",
     "slower validation, no Ultralytics plots; padding can change the last digits of the metrics",
     _smaller_batch,
 )

@@ -14,24 +14,24 @@ _HEAD = """# Remedies
 
 Generated from the code by `make docs`.
 
-A remedy is what Holdfast does about a problem before it starts the training again. Each start of the training is an *attempt*, and a problem that a
-[rule](rules.md) detects is a *finding*. After a failed attempt, Holdfast goes through the remedies for the finding in order and uses the first one that
+A remedy is what Holdfast does about a problem before it restarts training. Each execution of the training command is an *attempt*, and a problem that
+a [rule](rules.md) detects is a *finding*. After a failed attempt, Holdfast checks the remedies for the finding in order and uses the first one that
 
-- applies to this training and device,
+- applies to this run and device,
 - is allowed by the `[policy]` of the plan (`never_change`, `may_change`, `devices`),
 - and has not already made the same change in this run.
 
-So a remedy that works in several steps, such as `micro-batch` or `half-rate`, can be used again with its next step. Two remedies change nothing and only start the training
-again: `as-it-is`, in case the failure was random, and `fresh-process`, which frees memory. Each change is reported with the old value, the reason and the cost.
+A remedy that changes a setting gradually, such as `micro-batch` or `half-rate`, can therefore be used more than once. Two remedies change nothing and only restart
+training: `as-it-is`, in case the failure was random, and `fresh-process`, which frees memory. Each change is reported with the old value, the reason and the cost.
 
-The findings `driver-memory-bloat`, `epoch-time-blowup`, `nms-cut-short` and `validation-memory-spike` do not wait for a failure: if snapshots are taken, Holdfast takes one and
-restarts the running attempt with the remedy (a planned restart).
+For the findings `driver-memory-bloat`, `epoch-time-blowup`, `nms-cut-short` and `validation-memory-spike`, Holdfast does not wait for a failure. If the run takes snapshots,
+Holdfast requests one and restarts training from it with the remedy (a planned restart).
 
 Holdfast overrides Ultralytics settings when training starts; you do not need to change the command or the script. For other commands, it changes flags on the command line if
 they have a simple form (`--batch-size 16`, `-b 16`, `batch=16`, `--gradient_accumulation_steps 4`) or are named in `[flags]` of the plan.
 
-Findings that are not listed here have no automatic remedy. `next-device` does not apply on a CPU, so findings with no other remedy have none there: in that case the cause is the
-code, the data or the settings.
+Findings that are not listed here have no automatic remedy. `next-device` does not apply if training already runs on the CPU. A finding whose only remedy is
+`next-device` then has no remedy: the cause is in the code, the data or the settings.
 """
 
 

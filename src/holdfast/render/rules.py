@@ -16,17 +16,17 @@ INTRODUCTION = """\
 
 Generated from the rules by `make docs`.
 
-Each rule detects one problem of a training run. If it detects the problem, it reports a *finding*: a message, the
-evidence for it, and what you can do. `holdfast rules` lists the rules, and `holdfast rules ID` prints one of these
-pages.
+Each rule detects one kind of problem in a training run. If it detects the problem, it reports a *finding*: a message,
+the evidence for it, and what you can do. `holdfast rules` lists the rules, and `holdfast rules ID` prints one of the
+sections below.
 
 A finding has one of three severities:
 
 | severity | meaning |
 |---|---|
-| `note` | For your information. Nothing needs to be done, or the problem may be intended. |
+| `note` | For your information. No action is needed, or the behavior may be intentional. |
 | `warn` | Probably a problem. The run continues, but Holdfast may restart it with changed settings (see docs/remedies.md). |
-| `fatal` | A failure. If the command is still running and the category is learning or resources, Holdfast stops it, unless you use `--observe-only` or `--on-finding warn`. |
+| `fatal` | A failure. If the command is still running and the rule is in the `learning` or `resources` category, Holdfast stops the command, unless you use `--observe-only` or `--on-finding warn`. |
 
 Each rule belongs to one of these categories:
 
@@ -40,13 +40,13 @@ Each rule belongs to one of these categories:
 
 Other terms:
 
-- An *attempt* is one start of your command. After a failure, Holdfast can start the next attempt, up to
+- An *attempt* is one execution of your command. After a failure, Holdfast can start the next attempt, up to
   `--max-attempts`.
 - The *probe* is the code that Holdfast loads into your Python process to record steps, losses, gradients and weights.
-- *Limits* are the numbers that a rule uses, such as the number of steps it waits for. Where a page lists limits, it
-  shows their default values. Set a limit with `--rule ID.NAME=VALUE`, for example `--rule loss-all-zero.steps=50`. To
-  disable a rule or to lower its highest severity, use `--rule ID=off`, `--rule ID=note` or `--rule ID=warn`.
-- *Examples* are the situations with which the rule is tested, each with the severity that is reported.
+- *Limits* are the numbers that a rule uses, such as the number of steps it waits for. Where a section lists limits,
+  it shows their default values. Set a limit with `--rule ID.NAME=VALUE`, for example `--rule loss-all-zero.steps=50`.
+- To disable a rule, use `--rule ID=off`. To limit its severity, use `--rule ID=note` or `--rule ID=warn`.
+- *Examples* are the test cases for the rule, each with the severity that the rule reports.
 """
 
 

@@ -1,7 +1,7 @@
 """The events of a run, and when each is written.
 
-This pseudocode shows where in a run each event is written. The block under `for each attempt` covers one start of the
-training process. Events marked `probe` are written by the probe inside that process, all others by the supervisor.
+This pseudocode shows where in a run each event is written. The block under `for each attempt` covers one execution of
+the training process. Events marked `probe` are written by the probe inside that process, all others by the supervisor.
 
     run-started                          once per run: the command, the machine, the schema version
     for each attempt:

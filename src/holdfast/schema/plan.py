@@ -34,7 +34,7 @@ class HangSettings(msgspec.Struct, frozen=True, kw_only=True):
     floor_s: float = 300.0
     """Minimum number of seconds without a step, a fetch or output."""
     start_floor_s: float = 900.0
-    """The same before the first step: building a cache or compiling takes long and prints nothing."""
+    """The same before the first step: building a cache or compiling can take a long time without output."""
     factor: float = 10.0
     """Minimum as a multiple of the longest pause so far in this run."""
     confirm_s: float = 30.0

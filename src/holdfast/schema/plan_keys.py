@@ -57,15 +57,15 @@ TOP = Table(
         Key(
             "cwd",
             Value(_TEXT),
-            "Working directory of the training process; relative paths in the plan start here. Default: the folder of the plan "
-            "file, which is also where a relative `cwd` starts.",
+            "Working directory of the training process. Relative paths in the plan are resolved against it. Default: the folder "
+            "of the plan file. A relative `cwd` is also resolved against that folder.",
             'cwd = ".."',
         ),
         Key(
             "python",
             Value(_TEXT),
-            "The Python interpreter in whose environment Ultralytics is installed. Default: that of the `yolo` command on the "
-            "PATH, or else Holdfast's own.",
+            "The Python interpreter in whose environment Ultralytics is installed. Default: the interpreter of the `yolo` command "
+            "on the PATH, or Holdfast's own interpreter if there is none.",
             'python = ".venv/bin/python"',
         ),
         Key(
@@ -78,7 +78,7 @@ TOP = Table(
         Key(
             "on_finding",
             Value(_TEXT, "act", choices=("act", "warn")),
-            "What to do about a proven failure, such as a loss that stays zero: `act` stops the training, applies a remedy if one "
+            "What to do about a fatal finding, such as a loss that stays zero: `act` stops the training, applies a remedy if one "
             "is known, and resumes; `warn` only reports it. With `warn`, no setting is changed after a crash either.",
             'on_finding = "warn"',
         ),
@@ -116,15 +116,16 @@ TOP = Table(
         Key(
             "backoff_s",
             Value(("number",), 2.0, least=0, most=MAX_SECONDS),
-            "Seconds to wait before the training is started a second time. The wait doubles with each further start, up to a "
-            "minute, unless there was progress. There is no wait before a start with a changed setting.",
+            "Seconds to wait before the second attempt. The wait doubles with each further attempt, up to a minute, unless there "
+            "was progress. There is no wait before an attempt with a changed setting.",
             "backoff_s = 5",
         ),
         Key(
             "max_lost_work_s",
             Value(("number",), least=0, most=MAX_SECONDS),
-            "Maximum seconds of work that a crash may cost, if snapshots are taken. Default: 120, or more if training would "
-            "otherwise wait for snapshots over 1% of the time, or writing them would take over 20%. A value set here takes precedence.",
+            "Maximum seconds of work that a crash may lose, if snapshots are taken. Default: 120, or more if training would "
+            "otherwise spend more than 1% of the time waiting for snapshots, or if writing them would take more than 20% of the "
+            "time. If you set a value, these two limits do not apply.",
             "max_lost_work_s = 300",
         ),
         Key(
@@ -153,7 +154,7 @@ STAGE = Table(
         Key(
             "from",
             Value(_TEXT, choices=("scratch", "best", "last")),
-            "Initial weights: `best` (those of the best previous stage), `last` (the last weights of the previous stage) or "
+            "Initial weights: `best` (the weights of the best previous stage), `last` (the last weights of the previous stage) or "
             "`scratch` (the model in the settings). Default: `scratch` for the first stage, `best` for the others.",
             'from = "last"',
         ),
@@ -166,8 +167,8 @@ STAGE = Table(
         Key(
             "command",
             Value(("text", "texts"), []),
-            "For trainer `command`: the command for this stage, instead of that of the plan. `{weights}` stands for the initial "
-            "weights.",
+            "For trainer `command`: the command for this stage. It overrides the plan's command. `{weights}` stands for the "
+            "initial weights.",
             'command = "python train.py --size 640"',
         ),
         Key(
@@ -179,7 +180,7 @@ STAGE = Table(
         Key(
             "skip_if_oom",
             Value(_BOOL, default=False),
-            "Measure the memory use in a short trial run first, and skip the stage if it does not fit.",
+            "Measure the memory use in a short run first, and skip the stage if it does not fit into memory.",
             "skip_if_oom = true",
         ),
     ),
@@ -187,8 +188,8 @@ STAGE = Table(
 
 GATE = Table(
     "stages.gate",
-    "The result that a stage must reach. If it does not, no further stage starts, and the run ends as `not-learned` (exit status "
-    "3). You can relax the gate and continue with `holdfast resume RUN PLAN.toml`. By default, any value above zero "
+    "The result that a stage must reach. If the stage does not reach it, no further stage starts, and the run ends as "
+    "`not-learned` (exit status 3). You can relax the gate and continue with `holdfast resume RUN PLAN.toml`. By default, any value above zero "
     "passes, and so does a stage that reports no such metric.",
     (
         Key(
@@ -203,7 +204,7 @@ GATE = Table(
         Key(
             "must_improve",
             Value(_BOOL, default=False),
-            "The mAP50-95 must also be higher than that of the best previous stage.",
+            "The mAP50-95 must also be higher than in the best previous stage.",
             "must_improve = true",
         ),
     ),
@@ -232,7 +233,7 @@ TABLES = (
             Key(
                 "batch",
                 Value(("whole",), least=1),
-                "Images per validation batch. Default: that of Ultralytics, for detection twice the training batch.",
+                "Images per validation batch. Default: the Ultralytics default (for detection, twice the training batch).",
                 "batch = 4",
             ),
             Key(
@@ -244,7 +245,7 @@ TABLES = (
             Key(
                 "best_by",
                 Value(_TEXT, "fitness", choices=("fitness", "mAP50", "F1", "F2")),
-                "The metric that selects best.pt; `fitness` is that of Ultralytics, mAP50-95.",
+                "The metric that selects best.pt; `fitness` is the value that Ultralytics computes (mAP50-95).",
                 'best_by = "F2"',
             ),
             Key(
@@ -257,7 +258,7 @@ TABLES = (
     ),
     Table(
         "clear_cache",
-        "How often to release the memory that the device has cached (`empty_cache`); 0 means never.",
+        "How often to release cached device memory (`empty_cache`); 0 means never.",
         (
             Key("epochs", Value(("whole",), 0, least=0), "Release it every N epochs.", "epochs = 1"),
             Key("steps", Value(("whole",), 0, least=0), "Release it every N optimizer steps.", "steps = 200"),
@@ -270,7 +271,7 @@ TABLES = (
             Key(
                 "attempts",
                 Value(("whole",), 10, least=1, most=MAX_ATTEMPTS),
-                "Maximum number of times that the training is started, per stage. Planned restarts (see `[policy]`) are not counted.",
+                "Maximum number of times to start training, per stage. Planned restarts (see `[policy]`) are not counted.",
                 "attempts = 20",
             ),
             Key(
@@ -284,7 +285,7 @@ TABLES = (
                 "memory",
                 Value(("text", "whole", "number")),
                 "Memory that training may use: `12 GB`, `11.5 GiB`, or a percentage of the machine's memory. Checks, forecasts and "
-                "planned restarts observe this limit; it is not enforced by the system. Default: the memory of the machine.",
+                "planned restarts use this limit, but the operating system does not enforce it. Default: the memory of the machine.",
                 'memory = "80%"',
             ),
         ),
@@ -314,7 +315,8 @@ TABLES = (
             Key(
                 "planned_restarts",
                 Value(_BOOL, default=True),
-                "Restart in a new process, from a snapshot, before memory runs out or to apply a remedy while training still runs.",
+                "Allow Holdfast to stop a running training process and restart it from a snapshot, before memory runs out or to apply a "
+                "remedy.",
                 "planned_restarts = false",
             ),
         ),
@@ -340,8 +342,8 @@ TABLES = (
     ),
     Table(
         "hang",
-        "When training is considered to hang: there was no step, no batch and no output for longer than the times below, and two "
-        "stack dumps are identical. While the processes use the CPU, the time must be four times as long.",
+        "When training is considered hung: there was no step, no batch and no output for longer than the times below, and two "
+        "stack dumps are identical. If the processes still use the CPU, these times are multiplied by four.",
         (
             Key(
                 "floor_s",
@@ -352,7 +354,7 @@ TABLES = (
             Key(
                 "start_floor_s",
                 Value(("number",), 900.0, least=0, most=MAX_SECONDS),
-                "The same before the first step, because building a cache or compiling can take long and print nothing.",
+                "The same before the first step, because building a cache or compiling can take a long time without output.",
                 "start_floor_s = 1800",
             ),
             Key(

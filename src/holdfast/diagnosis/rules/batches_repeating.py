@@ -94,7 +94,7 @@ RULE = Rule(
         Case("next(iter(loader)) inside the loop", [*started(), *trains(), *steps(20, batch="aa")], "warn"),
         Case("two epochs of the same item", [*started(), *_epochs(2, 16, 16)], "warn"),
         Case("a loader with a single batch", [*started(), *_epochs(40, 1, 1)], None),
-        Case("four batches make one step and one epoch", [*started(), *_epochs(40, 4, 1)], None),
+        Case("an epoch of four batches that are accumulated into one step", [*started(), *_epochs(40, 4, 1)], None),
         Case(
             "only one batch is hashed in each group of steps",
             [*started(), *steps(1, batch="aa"), *(e for n in range(99) for e in _window(2 + 16 * n, 1, 1))],

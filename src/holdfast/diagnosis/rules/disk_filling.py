@@ -1,16 +1,16 @@
 """The disk will be full before training is done.
 
-**What it means.** Free space on the disk of the run folder decreases steadily. When no space is left, the next
-checkpoint is truncated and training fails.
+**What it means.** Free space on the disk that contains the run folder is steadily decreasing. When no space is left,
+the next checkpoint is truncated and training fails.
 
-**Why it happens.** The checkpoint of every epoch is kept (`save_period=1`), logs or cached features are written in
+**Why it happens.** The checkpoint of every epoch is kept (`save_period=1`), logs or cached features are written at
 every step, swap files grow on a Mac's only disk, or another program fills the disk.
 
 **What to do.** Keep only the best and the last checkpoint, delete old runs, or write to a larger disk.
 
 **When it is reported.** It is reported if the disk is forecast to be full before the planned end of the run, or within
-12 hours if the end is not known. A forecast extends at most 3 times as far ahead as the period observed so far (1.5
-times before four epochs have finished). Less than 500 MB of free space is always reported.
+12 hours if the end is not known. The forecast looks ahead by at most 3 times the period observed so far, or 1.5 times
+until four epochs have finished. Less than 500 MB of free space is always reported.
 
 **When it is not reported.** It is not reported if free space stops decreasing, recovers from time to time, or drops
 only once.

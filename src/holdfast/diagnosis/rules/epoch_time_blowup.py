@@ -1,12 +1,11 @@
 """An epoch, or a long series of steps, takes many times as long as before.
 
-**What it means.** Training continues, but extremely slowly: an epoch that took a quarter of an hour takes half a day.
-The finding includes machine statistics for that period, which help to identify the cause.
+**What it means.** Training continues, but extremely slowly. For example, an epoch that used to take 15 minutes now
+takes half a day. The finding includes machine statistics for that period, which help to identify the cause.
 
-**Why it happens.** Common causes are a lack of memory, so that the machine swaps (on a Mac often because of memory used
-by the GPU driver, which the resident memory of the process does not include), slow data loading, another program that
-uses the CPU, an evaluation or a save that takes longer than before, a machine that slept, or one that throttles because
-it is hot or runs on battery.
+**Why it happens.** Common causes are swapping, slow data loading, another program that uses the CPU, an evaluation or a
+save that takes longer than before, sleep, and throttling (heat or battery power). On a Mac, swapping is often caused by
+memory of the GPU driver, which is not part of the resident memory of the process.
 
 **What to do.** The finding names the cause if it can be identified:
 
@@ -17,22 +16,24 @@ it is hot or runs on battery.
 - Other programs were busy: find them with `top`, and stop or postpone them.
 - There was one long pause: check what your script does at that step (saving, evaluation, plotting).
 - The machine slept: keep the lid open and the charger connected.
-- Saving took long: check the disk that checkpoints are written to, or save less often.
+- Saving took a long time: check the disk that checkpoints are written to, or save less often.
 - The cause is unknown: monitor memory, swap and the CPU temperature during the next epoch, or resume from the last
   checkpoint in a new process.
 
 **When it is reported.** An epoch is reported if it takes at least three times the median of the previous epochs (at
-least two, not counting the first) and at least 10 s longer. Evaluation, saving and suspension are not included in the
-time of an epoch. If there are no epochs, or within a long epoch, the last two windows of steps (at least one minute
-each) are compared with the windows before them (at least three, not counting the first). Evaluations are compared with
-at least three earlier evaluations in the same way.
+least two, not counting the first) and at least 10 s longer. The epoch time does not include evaluation, saving, or time
+during which the process was suspended or the machine slept.
+
+If there are no epochs, or if an epoch is long, Holdfast divides the steps into windows of at least one minute. It
+compares the last two windows with the earlier ones. The first window is ignored, and at least three earlier windows are
+required. An evaluation is compared with earlier evaluations in the same way; at least three are required.
 
 **Severity.** The severity is `warn` if the cause is known, or if an epoch took five times as long for no visible
 reason. It is `note` in these cases:
 
 - The machine slept, checkpoints were being saved, or one long pause explains the difference.
 - Other programs caused it, and the difference is less than one minute.
-- A step may have more to do than before (longer text, larger images, layers that are no longer frozen).
+- Each step may involve more work than before (longer text, larger images, layers that are no longer frozen).
 
 If only the times of epochs are known, as in a log that Holdfast did not write, the cause cannot be identified, and the
 finding says so.

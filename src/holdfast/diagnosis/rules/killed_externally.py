@@ -1,7 +1,7 @@
 """The training process was killed from outside.
 
-**What it means.** It was terminated by a signal from outside (a person, a scheduler, a logout, another supervisor, or a
-container limit that leaves no message), and there is no sign of an out-of-memory kill.
+**What it means.** The process was terminated by an external signal (from a person, a scheduler, a logout, another
+supervisor, or a container limit that leaves no message), and there is no sign of an out-of-memory kill.
 
 **What to do.** You do not have to change your script. Holdfast resumes from the last checkpoint; the kill counts as one
 of the attempts (`--max-attempts`).

@@ -4,9 +4,9 @@
 no error message. The kernel log, or the low amount of free memory just before the kill, shows that memory ran out.
 
 **Why it happens.** The training process, its DataLoader workers and everything else on the machine needed more memory
-than there is. Common causes are a leak that grows with every epoch, validation that needs more memory than training, a
-cache, or another program. On a Mac, the GPU uses the same memory, and the default memory limit of the MPS allocator
-exceeds the physical memory of many Macs.
+than was available. Common causes are a leak that grows with every epoch, validation that needs more memory than
+training, a cache, or another program. On a Mac, the GPU uses the same memory, and the default memory limit of the MPS
+allocator exceeds the physical memory of many Macs.
 
 **What to do.** Holdfast keeps the checkpoints and resumes from them. If it happens again, reduce the batch size and
 increase gradient accumulation, disable dataset caching (`cache=False`), and use a smaller validation batch.

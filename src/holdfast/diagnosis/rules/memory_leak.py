@@ -5,8 +5,9 @@ estimates the step or epoch at which memory will run out. The system then swaps,
 message.
 
 **Why it happens.** Possible causes are an autograd graph that is kept alive (`total += loss` instead of `loss.item()`),
-a list that collects outputs, hooks that are registered repeatedly, a Dataset whose Python lists are copied page by page
-into every `DataLoader` worker, a device driver that caches one graph per input shape (MPS), or a leak in a library.
+a list that collects outputs, hooks that are registered repeatedly, a Dataset whose Python lists are gradually copied
+into every `DataLoader` worker (copy-on-write), a device driver that caches one graph per input shape (MPS), or a leak
+in a library.
 
 **What to do.** Find the objects that are never released, for example with `tracemalloc` or, on CUDA,
 `torch.cuda.memory._snapshot()`. Until they are found, save checkpoints often, and restart from the latest one before
@@ -33,9 +34,9 @@ If memory grows on a device with its own memory, the limit is the capacity that 
 Other steady growth is reported as a `note`: in runs with a `DataLoader` after the same number of epochs, in other runs
 if it is at least 256 MiB.
 
-The forecast is the first step at which peak memory usage, including that of validation, exceeds the limit. It extends
-at most 20 times the observation period into the future. If the growth has not continued for enough epochs, it extends
-at most 1.5 times the observation period (3 times if about half of the memory is in use).
+The forecast is the first step at which peak memory usage, including validation, exceeds the limit. It extends at most
+20 times the observation period into the future. If the growth has not continued for enough epochs, it extends at most
+1.5 times the observation period (3 times if about half of the memory is in use).
 
 **When it is not reported.** Nothing is reported for caches that stop growing, even gradually, for the sawtooth pattern
 of a garbage collector, for single jumps, for noise, or during warm-up. A cache that grows evenly for more than eight

@@ -10,8 +10,8 @@ high to converge, or too low to make progress.
 such as the learning rate or the amount of data.
 
 **When it is reported.** The rule checks the score that selects the best checkpoint (fitness, mAP50-95, F1, accuracy),
-or the validation loss if there is no such score. It is reported if this value improved by less than 1% during at least
-the last 15 validations and at least the last third of all validations.
+or the validation loss if there is no such score. A plateau is reported if this value improved by less than 1% over the
+last 15 validations or the last third of all validations, whichever is longer.
 
 **Severity.** It is always reported as a `note`. It is withdrawn if the score improves again before the run ends.
 

@@ -13,8 +13,8 @@ rate that does not decrease enough toward the end.
 
 - There are at least 5 validations of a well-known score (such as accuracy or mAP), and every later value is below the
   first.
-- One optimizer made at least 200 steps, the loss never went below zero, and its mean over the last 10% of the steps is
-  at least 10% higher than its mean over the first 10%, and by more than the noise.
+- A single optimizer was stepped at least 200 times, the loss never went below zero, and its mean over the last 10% of
+  the steps is at least 10% higher than its mean over the first 10%. The increase is also larger than the noise.
 
 **Severity.** A score is reported as `warn` if its last value is more than 5% below the first, and as a `note`
 otherwise. A loss is reported as `warn` if Holdfast observes a `DataLoader`, and as a `note` otherwise: in loops that

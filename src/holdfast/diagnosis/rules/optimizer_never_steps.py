@@ -18,7 +18,7 @@ each epoch too.
 - The run has not finished, because gradients may first be computed for another purpose (weight importance, adversarial
   attacks, a learning-rate search).
 - There is no optimizer.
-- A weight changed, whatever changed it.
+- A weight changed for any reason.
 - The loss fell.
 """
 

@@ -12,9 +12,9 @@ decay or data. If only one component of the loss rises (cls and not box), check 
 **When it is reported.** All of these conditions must be met:
 
 - There are at least 8 validations, at least 5 of them after the lowest validation loss.
-- The validation loss is now at least 15% above its lowest value, and by more than the noise.
-- The same component of the training loss is more than 2% lower than it was then. Training losses are taken from the
-  same results file (`train/cls_loss`), or from the observed steps.
+- The validation loss is now at least 15% above its lowest value, and the increase is larger than the noise.
+- The same component of the training loss is more than 2% lower than it was when the validation loss was lowest.
+  Training losses are taken from the same results file (`train/cls_loss`), or from the observed steps.
 
 **Severity.** It is reported as `warn`, or as a `note` if the score that selects the best checkpoint is still improving:
 the loss can rise while the score still improves.

@@ -2,7 +2,7 @@
 
 **What it means.** Your code, or a library, raised an exception that was not caught.
 
-**What to do.** Read the traceback in `attempts/N/stderr.log` of the run folder, fix the error, and run `holdfast
+**What to do.** Read the traceback in `attempts/N/stderr.log` in the run folder, fix the error, and run `holdfast
 resume`. Holdfast does not retry after an exception before the first step, because it is probably an error in the
 command, the code or the data. After the first step it retries, and gives up if the attempt fails in the same way again
 without progress in between.

@@ -26,8 +26,8 @@ number of devices, a loader that is shorter than expected, or an exception that 
   schedulers are used for warm-up, so their length is not the length of the run.
 - The scheduler was deleted before the end, because its step count is unknown.
 - The scheduler continued past its total.
-- Events are missing from Holdfast's journal because the disk of the run folder was full, so the steps cannot be
-  counted.
+- Events are missing from Holdfast's journal because the disk that contains the run folder was full, so the steps cannot
+  be counted.
 
 Sources: transformers#33455 (total steps miscomputed, early end).
 """
@@ -147,7 +147,7 @@ RULE = Rule(
             "warn",
         ),
         Case(
-            "a scheduler made half of its steps",
+            "a scheduler completed half of its steps",
             [
                 *started(),
                 *steps(*[1.0] * 200),

@@ -111,7 +111,7 @@ RULE = Rule(
             None,
         ),
         Case(
-            "the score differs only from that of other epochs",
+            "the score differs only from the scores of other epochs",
             [*started(), *TRAINING[:3], *final(metrics__mAP50=0.3)],
             None,
         ),

@@ -10,9 +10,9 @@ the whole set that are collected before they are scored, many boxes per image (`
 **What to do.** Use a smaller validation batch, half precision, fewer boxes per image, and no plots. Move results to the
 CPU batch by batch. Wrap the evaluation in `torch.no_grad()`.
 
-**When it is reported.** In at least two evaluations, memory usage was more than 1.5 times that of the training before
-it, and more than 1 GiB higher. Memory must have been measured both during each evaluation and during the training
-before it.
+**When it is reported.** In at least two evaluations, memory usage was more than 1.5 times as high as during the
+training before it, and more than 1 GiB higher. Memory must have been measured both during each evaluation and during
+the training before it.
 
 **Severity.** It is reported as `warn` if less than 5% of the machine's memory was available during one of these
 evaluations, and as a `note` otherwise.

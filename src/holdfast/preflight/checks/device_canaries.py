@@ -16,10 +16,10 @@ a training command, on the device given by `--device`.
 numbers are only a hint.
 
 **What to do.** Install a newer torch, or use a different device. A script that does not use the affected operator is not affected:
-device-operators reports which operators of your script are wrong.
+device-operators reports which operators in your script compute wrong results.
 
-**When it is not checked.** The result is `not checked` if there is no training command and the requested device is the CPU, `auto` or
-missing.
+**When it is not checked.** The result is `not checked` if there is no training command, and `--device` is `cpu` or `auto`, or is not
+given.
 """
 
 from __future__ import annotations

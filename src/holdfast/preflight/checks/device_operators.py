@@ -1,12 +1,12 @@
 """Does the accelerator compute the same results as the CPU, operator by operator?
 
-**What it checks.** In the first steps of the dry run, every operator of the forward pass, the backward pass and the optimizer that runs
-on the accelerator is run again on the CPU, with copies of the same inputs and the same strides. Results and in-place changes are
-compared. The tolerance is measured for each call by perturbing its inputs at the level of rounding errors, so that low precision passes
-but wrong results do not.
+**What it checks.** In the first steps of the dry run, Holdfast takes the operators that run on the accelerator (in the forward pass, the
+backward pass and the optimizer step) and runs them again on the CPU, with copies of the same inputs and the same strides. It compares
+the results and the in-place changes. The tolerance is measured for each call by perturbing its inputs at the level of rounding errors,
+so that low precision passes but wrong results do not.
 
-**Why.** Accelerators have computed wrong results for months without an error: a scalar write to the wrong element, a zero gradient
-through an expanded tensor, an update that is never written. The loss still looks plausible.
+**Why.** Some accelerator bugs silently produced wrong results and were not noticed for months: a scalar write to the wrong element, a
+zero gradient through an expanded tensor, an update that is never written. The loss still looks plausible.
 
 **What to do.** The finding suggests the least invasive workaround, such as making tensors contiguous, running the operator on the CPU,
 installing a newer version, or using a different device.

@@ -1,8 +1,8 @@
 """Is there enough disk space for what the run will write?
 
-**What it checks.** Compares the free space for checkpoints and the run folder with the estimated size of everything that is written
-for this model: its checkpoints, the copies of them that Holdfast keeps for each attempt (each start of your command), snapshots,
-plots and logs. It also checks that the folders are writable.
+**What it checks.** Compares the free space for checkpoints and the run folder with the estimated size of everything that is written for
+this model: its checkpoints, the copies of them that Holdfast keeps for each attempt (each execution of your command), snapshots, plots
+and logs. It also checks that the folders are writable.
 
 **Why.** A full disk stops a training run while it writes a checkpoint, and the previous checkpoint is lost too: Ultralytics and
 `torch.save` overwrite the file in place.

@@ -1,6 +1,7 @@
 """A short run that all forecasts of an Ultralytics run share. The first check makes it, within its time limit.
 
-The short run uses the largest stage of a plan. An Ultralytics command (`yolo detect train ...`) is a plan with one stage.
+The short run uses the stage of a plan with the most pixels per batch. An Ultralytics command (`yolo detect train ...`) is a plan with
+one stage.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 **What it checks.** The dry run overfits one batch twice, from the same weights and random state: once with its real inputs, and once
 with its inputs set to 0. If both loss curves are the same, the inputs do not matter.
 
-**Why.** If images become 0 through integer division, or a mask hides all inputs, the loss still falls, but only to that of a constant
-prediction, and the model is useless.
+**Why.** If images become 0 through integer division, or a mask hides all inputs, the loss still falls, but only to the value that a
+constant prediction would reach. The model is useless.
 
 **What to do.** Print the inputs that the model receives.
 

@@ -1,8 +1,9 @@
 """Do the first training steps show a problem?
 
-**What it checks.** Runs the command, usually for 27 to 101 optimizer steps, in a scratch copy of its working directory, and applies the
-same rules as `holdfast run` (docs/rules.md): losses or loss components that are exactly 0, gradients that are missing, zero or not
-finite, weights that are not in the optimizer. If the script crashes before its first step, the check reports why.
+**What it checks.** Runs the command, usually for 27 to 101 optimizer steps, in a scratch copy of its working directory, and applies some
+of the rules that `holdfast run` uses (docs/rules.md). They detect, for example, losses or loss components that are exactly 0, gradients
+that are missing, zero or not finite, and weights that are not in the optimizer. If the script crashes before its first step, the check
+reports why.
 
 **Why.** One user trained for hours with box and dfl losses of exactly 0. A few steps are enough to detect that. They are also enough to
 detect an import that fails on the training machine, a missing operator, or a label file in the wrong place.
@@ -188,7 +189,7 @@ CHECK = Check(
         ),
         Case("no step is completed in time", on_cpu(recorded_dry_run(losses=(), code=None)), "not checked"),
         Case(
-            "child processes make the steps",
+            "the steps run in child processes",
             on_cpu(recorded_dry_run(losses=(), events=(events.Step(at=1.0, step=1, seconds=0.1, loss=2.0),))),
             "passed",
         ),
