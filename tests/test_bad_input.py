@@ -214,7 +214,7 @@ def test_resume_of_a_run_that_has_finished_leaves_its_record_as_it_is(tmp_path):
 
 def test_resume_takes_the_newest_run_that_can_be_resumed(tmp_path):
     """Not one that has finished, and not one that still runs; and it says which."""
-    assert "No run under" in holdfast(tmp_path, "resume").stderr
+    assert "There is no run under" in holdfast(tmp_path, "resume").stderr
     fails = training(tmp_path, "if FIRST:\n    sys.exit(3)", name="fails.py")
     holdfast(tmp_path, "run", "--max-attempts", "1", "--", PYTHON, fails)
     holdfast(tmp_path, "run", "--", PYTHON, training(tmp_path, name="works.py"))
@@ -222,7 +222,7 @@ def test_resume_takes_the_newest_run_that_can_be_resumed(tmp_path):
     assert again.code == 0, again.stderr
     assert "resuming fails-1, the newest run that can be resumed" in again.stderr
     over = holdfast(tmp_path, "resume")
-    assert (over.code, "No run under" in over.stderr) == (2, True)
+    assert (over.code, "There is no run under" in over.stderr) == (2, True)
 
 
 def test_status_offers_a_resume_where_the_panel_does(tmp_path):
@@ -242,11 +242,11 @@ def test_status_offers_a_resume_where_the_panel_does(tmp_path):
 def test_a_file_that_is_saved_at_the_end_is_no_checkpoint_to_go_on_from(tmp_path):
     """The hint is for trainings that save as they go; it names the way that needs no checkpoint too."""
     once = "def after(step):\n    if step == STEPS:\n        torch.save(model.state_dict(), 'm.pt'); time.sleep(1)"
-    assert "starts over" not in holdfast_run(tmp_path, PYTHON, training(tmp_path, once)).stderr
+    assert "how to resume" not in holdfast_run(tmp_path, PYTHON, training(tmp_path, once)).stderr
     (tmp_path / "again").mkdir()
     often = "def after(step):\n    if step % 5 == 0:\n        torch.save(model.state_dict(), 'm.pt'); time.sleep(0.3)"
     said = holdfast_run(tmp_path / "again", PYTHON, training(tmp_path / "again", often)).stderr
-    assert "m.pt, but starts over after a crash" in said
+    assert "m.pt, but Holdfast does not know how to resume from it after a crash" in said
     assert "holdfast.guard" in said
 
 

@@ -118,7 +118,7 @@ def test_a_spoiled_data_set_is_named_for_what_it_is(tmp_path):
 def test_a_data_set_that_is_not_there_is_fatal_once(tmp_path):
     found = answers(tmp_path / "nowhere.yaml")
     assert found["data-images-readable"].status == "fatal"
-    assert "There is no data set at" in found["data-images-readable"].findings[0].message
+    assert "There is no dataset at" in found["data-images-readable"].findings[0].message
     assert {result.status for name, result in found.items() if name != "data-images-readable"} == {"not checked"}
 
 

@@ -176,7 +176,7 @@ def test_two_gigabytes_are_read_by_their_ends(tmp_path):
     assert found.reading.position == "epoch 90 of 100"
     assert found.state.attempt.ended.signal == "SIGKILL"
     assert "2.1 GB" in found.reading.notes[0]
-    assert "were not read at all" in found.reading.notes[0]
+    assert "was not read at all" in found.reading.notes[0]
 
 
 def test_words_between_head_and_tail_are_heard(tmp_path, monkeypatch):
@@ -186,7 +186,7 @@ def test_words_between_head_and_tail_are_heard(tmp_path, monkeypatch):
     path = written(tmp_path, "train.log", filler[:9000] + "\n" + NMS + filler[9000:])
     reading, found = read(path)
     assert "nms-cut-short" in {event.rule for event in of(events.OutputMatched, found)}
-    assert "were scanned for known messages" in reading.notes[0]
+    assert "was scanned for known messages" in reading.notes[0]
 
 
 def test_stream_keeps_its_end(monkeypatch):

@@ -64,7 +64,7 @@ def test_resume_passes_over_the_run_of_a_stranger(tmp_path, monkeypatch, capsys,
     assert not (tmp_path / "was-run").exists()
     assert err.count("skipped") == 1
     assert NAME in err
-    assert "No run under" in err
+    assert "There is no run under" in err
 
 
 @pytest.mark.parametrize("above", [".holdfast", ".holdfast/runs"])

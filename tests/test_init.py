@@ -214,7 +214,7 @@ class TestGround:
         said = survey_of(tmp_path, data="nodata.yaml", model="mine.pt").problems
         assert len(said) == 2
         assert any("There is no model" in problem for problem in said)
-        assert any("There is no data set" in problem for problem in said)
+        assert any("There is no dataset" in problem for problem in said)
         (tmp_path / "plan.toml").write_text('command = "x"\ncwd = "gone"')
         assert "does not exist: fix cwd" in validate_plan.find_problems(read(tmp_path / "plan.toml"))[0]
 
@@ -402,7 +402,7 @@ class TestCommand:
         assert "trainer" in (tmp_path / "plan.toml").read_text()
 
     def test_asks_for_a_name_where_there_is_none_or_several(self, tmp_path):
-        with pytest.raises(DataSetInvalid, match="no data set") as caught:
+        with pytest.raises(DataSetInvalid, match="no dataset") as caught:
             self.run()
         assert "holdfast init" in caught.value.next_step
         shutil.copy(data_set(tmp_path), tmp_path / "more.yaml")

@@ -292,7 +292,7 @@ def test_a_helper_that_may_not_is_told(confirms_start):
 
     command = ["sh", "-c", "echo Failed to inhibit: Access denied; exit 1"]
     awake = HelperKeepsAwake(command, "x", confirms_start=confirms_start, launch=launch_and_let_end)
-    assert awake.start() == "The machine is not kept awake: sh reported: Failed to inhibit: Access denied."
+    assert awake.start() == "Holdfast does not keep the machine awake: sh reported: Failed to inhibit: Access denied."
     missing = HelperKeepsAwake(["holdfast-no-such-command"], "x", confirms_start=confirms_start)
     assert "could not be run" in missing.start()
 
@@ -332,7 +332,7 @@ def test_this_machine_answers():
     assert time.monotonic() - began < 3.5
     assert machine.seconds_asleep() is not None
     with machine.keep_awake() as sentence:
-        assert "kept awake" in sentence
+        assert "awake" in sentence
 
 
 def test_where_nothing_puts_the_machine_to_sleep_there_is_nothing_to_say(tmp_path):
@@ -351,7 +351,7 @@ def test_a_machine_of_no_known_kind_still_measures():
     assert machine.process(2**22 + 5) is None
     assert machine.seconds_asleep() is None
     assert [e.source for e in machine.kill_evidence(machine.kill_counters(), {1}, 0.0)] == ["not readable"]
-    assert "not kept awake" in machine.keep_awake().start()
+    assert "does not keep the machine awake" in machine.keep_awake().start()
 
 
 @on_linux

@@ -103,7 +103,7 @@ def killed_and_restored(compared=3, differs_at=None):
 def test_what_was_done_again_is_told_in_one_wording(tmp_path):
     """Four steps were lost and the losses of three could be compared: panel, report and live line say the same of it."""
     state = seen(killed_and_restored())
-    told = "4 steps had to be repeated; the losses of 3 batches are bit-identical to the first time"
+    told = "4 steps had to be repeated; the losses of 3 repeated batches are bit-identical to the original ones"
     assert told in _unframed(printed(panel(RunFolder(tmp_path), state)))
     assert told in as_markdown(report_of(state, title="x"))
     stream = io.StringIO()
@@ -113,7 +113,9 @@ def test_what_was_done_again_is_told_in_one_wording(tmp_path):
 
 def test_what_came_out_otherwise_is_not_called_the_same(tmp_path):
     shown = _unframed(printed(panel(RunFolder(tmp_path), seen(killed_and_restored(differs_at=219)))))
-    assert "4 steps had to be repeated; losses differ from the first time, starting at step 219" in shown
+    assert (
+        "4 steps had to be repeated; the repeated losses differ from the original ones, starting at step 219" in shown
+    )
     assert "bit for bit the same" not in shown
 
 
@@ -136,7 +138,7 @@ def run(tmp_path):
 def said(run, stream):
     before = stream.tell()
     ConsoleReporter(run, stream)(
-        events.Signalled(at=1.0, signal="SIGTERM", action="stopping the training"), seen(started())
+        events.Signalled(at=1.0, signal="SIGTERM", action="stopping the training process"), seen(started())
     )
     return stream.getvalue()[before:]
 
@@ -144,7 +146,7 @@ def said(run, stream):
 def test_a_line_of_ours_begins_after_the_trainings_own(run):
     """A progress bar that has not ended its line is ended first; whole lines are followed at once."""
     log = run.attempt(1).stderr_log
-    line = "holdfast: SIGTERM: stopping the training\n"
+    line = "holdfast: SIGTERM: stopping the training process\n"
     assert said(run, io.StringIO()) == line
     log.write_bytes(b"epoch 1\n")
     assert said(run, io.StringIO()) == line

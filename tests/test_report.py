@@ -285,7 +285,7 @@ def test_a_million_steps_and_500_findings_stay_small(tmp_path):
     files = write_report(state, tmp_path, title=long, other=state)
     assert all(file.stat().st_size < 1_000_000 for file in files), [file.stat().st_size for file in files]
     page = files[1].read_text("utf-8")
-    assert "Attempts 3 to 94 are in the journal." in page
+    assert "Attempts 3 to 94 are not shown here; see the journal." in page
     assert "(see summary.json)" in page
 
 
@@ -500,7 +500,7 @@ def test_command_prints_json(recorded):
     told = json.loads(done.stdout)
     assert told["title"] == "case-1"
     assert told["files"][1] == str(recorded.path / "report.html")
-    assert told["comparison"]["name"] == "case-1 (the other)"
+    assert told["comparison"]["name"] == "case-1 (other run)"
 
 
 def test_report_is_light():

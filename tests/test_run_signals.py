@@ -113,7 +113,7 @@ def test_interrupt_twice_ends_it(tmp_path):
     pid = started.training_pid()
     started.process.send_signal(signal.SIGINT)
     for line in started.process.stderr:
-        if "stopping the training" in line:
+        if "stopping the training process" in line:
             break
     started.process.send_signal(signal.SIGINT)  # and a third does not wait for the grace either
     assert started.finish() == 130

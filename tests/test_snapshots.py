@@ -223,7 +223,7 @@ def test_tensors_of_ever_new_sizes_do_not_fill_the_memory():
 
 
 def test_a_copy_needs_room():
-    with pytest.raises(NotEnoughMemory, match="needs 4 MiB, but only 1 MiB are free"):
+    with pytest.raises(NotEnoughMemory, match="needs 4 MiB, but only 1 MiB is free"):
         Capture(torch, free_memory=lambda: 1 << 20).take({"w": torch.zeros(1 << 20)})
 
 

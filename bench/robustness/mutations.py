@@ -39,7 +39,7 @@ VICTIM = b"nobody may change this\n"
 OTHER_USER = 54321
 SHARED_FILES = ("report.md", "report.html", "summary.json", "plan.toml", "journal.jsonl")
 OWN_FRAME = re.compile(r'File "[^"]*/holdfast/([^"]+)", line (\d+), in (\w+)')
-OWN_FAULT = "fault of Holdfast"
+OWN_FAULT = "internal error in Holdfast"
 
 
 @dataclass

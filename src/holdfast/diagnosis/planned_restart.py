@@ -157,7 +157,7 @@ def _check_growth(state: RunState, use: MemoryUse) -> str | None:
     when = f"near step {forecast.at:.0f}" if forecast.by_step else f"in {duration(forecast.seconds)}"
     return (
         f"memory grew from {size(use.start)} to {size(use.held)} and would be used up {when} "
-        f"({use.why}): a new process starts with little memory again"
+        f"({use.why}): a new process starts with low memory usage again"
     )
 
 
@@ -180,8 +180,8 @@ def _check_validation(state: RunState, use: MemoryUse, at_validation: float) -> 
     if (step - attempt.last_step) * _seconds_a_step(attempt) > _time_to_leave(attempt):
         return None
     return (
-        f"the next validation, near step {step:.0f}, would need {size(at_validation)} ({use.why}): it needs "
-        f"{size(spike)} more than training, whose memory grew from {size(use.start)} to {size(use.held)}"
+        f"the next validation, near step {step:.0f}, would need {size(at_validation)} ({use.why}): validation needs "
+        f"{size(spike)} more than training, whose memory usage grew from {size(use.start)} to {size(use.held)}"
     )
 
 
@@ -196,7 +196,7 @@ def _check_swap(attempt: AttemptState, use: MemoryUse) -> str | None:
         return None
     return (
         f"the machine swaps ({size(swapped)} since this attempt began) and steps became slow, while the memory of the training "
-        f"grew by {size(grown)}: a new process starts with little memory again"
+        f"grew by {size(grown)}: a new process starts with low memory usage again"
     )
 
 

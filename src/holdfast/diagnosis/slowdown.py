@@ -63,7 +63,7 @@ def _check_swap(slow: Slowdown, memory_total: int | None, limits: Mapping[str, f
     usual = median(period.swapped_in for period in slow.before) if slow.before else 0.0
     signs = []
     if now.swapped_in >= max(least, 3.0 * usual):
-        signs.append(f"{size(now.swapped_in)} were read back from swap")
+        signs.append(f"{size(now.swapped_in)} was read back from swap")
     if now.swap_grown >= least:
         signs.append(f"swap usage grew by {size(now.swap_grown)}")
     low = now.least_available
@@ -115,9 +115,9 @@ def _check_load(slow: Slowdown, limits: Mapping[str, float]) -> Cause | None:
     return Cause(
         "load",
         "other programs kept the machine busy",
-        f"the training used {own:.2f} processors, compared with {median(own_before):.2f} before;"
+        f"training used {own:.2f} CPU cores on average, compared with {median(own_before):.2f} before;"
         f" the load of other programs was {others:.1f}, compared with {median(others_before):.1f} before",
-        ("find out what else runs on this machine (top), and stop or postpone it",),
+        ("find out what else is running on this machine (for example with top), and stop or postpone it",),
     )
 
 

@@ -77,11 +77,11 @@ class Source:
         if not self.between:
             return ""
         unread = self.between - self.scanned
-        scanned = f"; {_format_size(self.scanned)} of it were scanned for known messages" if self.scanned else ""
-        rest = f", {_format_size(unread)} were not read at all" if unread and self.scanned else ""
+        scanned = f"; {_format_size(self.scanned)} of it was scanned for known messages" if self.scanned else ""
+        rest = f", {_format_size(unread)} was not read at all" if unread and self.scanned else ""
         return (
             f"{self.name} is {_format_size(self.size)} long: its first and last {_format_size(HEAD_BYTES)} were read line by line, "
-            f"the {_format_size(self.between)} between were not{scanned}{rest}."
+            f"the {_format_size(self.between)} in between was not{scanned}{rest}."
         )
 
 

@@ -246,7 +246,7 @@ def _find_resume_hint(folder: Folder, end: End, notes: list[str]) -> ResumeHint 
         return None
     if is_damaged:
         notes.append(
-            "weights/last.pt is incomplete: it was being written when the training ended, and cannot be resumed from."
+            "weights/last.pt is incomplete, because it was being written when the training ended. It cannot be used to resume."
         )
         return None
     command = f"holdfast run -- yolo train resume model={shell_quote(last)}"

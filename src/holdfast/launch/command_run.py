@@ -127,7 +127,7 @@ def write_results(run: RunFolder, plan: Plan) -> tuple[RunState, dict[str, Any]]
     try:
         write_summary(run, summary)
     except OSError as error:
-        say(f"{run.summary} cannot be written: {error.strerror}")
+        say(f"cannot write {run.summary}: {error.strerror}")
     try:
         write_report(state, run.path, title=run.name, reference=run.reference)
     except Exception as error:  # noqa: BLE001 - the verdict is known: a failed report does not change it

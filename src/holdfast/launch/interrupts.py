@@ -56,7 +56,7 @@ def _terminate_helpers(interruption: Interrupted) -> int:
     from holdfast.render.console import say
 
     left = helpers.terminate()
-    result = "all processes it had started are terminated"
+    result = "all processes that Holdfast had started were terminated"
     if left:
         result += f", except: {', '.join(left)}"
     with contextlib.suppress(OSError):

@@ -75,7 +75,7 @@ def passes_checks(plan: Plan, *, as_json: bool) -> bool:
         report = check(plan=plan, skip=["plan-possible"], seconds=CHECK_S, progress=progress)
     if report.exit_status:
         show(report, as_json=as_json)
-        say("nothing was started; to start it anyway, use --no-check")
+        say("the run was not started; to start it anyway, use --no-check")
         return False
     for line in warnings(report):
         say(line)
@@ -94,7 +94,7 @@ def choose_device(plan: Plan) -> Plan:
         say(line)
     if chosen.device is None:
         raise PlanInvalid(
-            "No device of this machine can be trusted with this training.", next_step="set one yourself: device = 'cpu'"
+            "No usable device was found for this training.", next_step="set one in the plan: device = 'cpu'"
         )
     return msgspec.structs.replace(plan, settings={**plan.settings, "device": chosen.device})
 

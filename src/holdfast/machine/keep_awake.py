@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NOT_KEPT = "The machine is not kept awake"
+NOT_KEPT = "Holdfast does not keep the machine awake"
 """The start of the sentence that every failed `start` returns."""
 READY = b"held\n"
 """What a helper prints once it keeps the machine awake, if it can print."""

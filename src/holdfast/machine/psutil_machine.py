@@ -55,7 +55,7 @@ class PsutilMachine:
         return [Evidence("not readable", "Holdfast cannot read a record of kills on this platform")]
 
     def keep_awake(self) -> Awake:
-        return CannotKeepAwake("Holdfast does not support this on this platform")
+        return CannotKeepAwake("this is not supported on this platform")
 
     def power(self) -> Power:
         return Power()

@@ -83,7 +83,7 @@ def init(data: Path | None, *, model: str, out: Path, force: bool) -> PlanDraft:
         )
     except OSError as error:
         raise FolderNotWritable(
-            f"{out} cannot be written: {error.strerror}.", next_step="specify another file with --out"
+            f"Cannot write {out}: {error.strerror}.", next_step="specify another file with --out"
         ) from error
     result = validate(open_plan(out))
     return PlanDraft(
@@ -104,11 +104,11 @@ def find_only_data_yaml(folder: Path) -> Path:
     if found:
         names = ", ".join(path.name for path in found[:5])
         raise UsageError(
-            f"There are {len(found)} data sets in {folder}: {names}.",
+            f"There are {len(found)} datasets in {folder}: {names}.",
             next_step=f"specify one of them: holdfast init {shell_quote(found[0].name)}",
         )
     raise DataSetInvalid(
-        f"There is no data set in {folder}: no .yaml file with train:, val: and names:.",
+        f"There is no dataset in {folder}: no .yaml file with train:, val: and names:.",
         next_step="specify one: holdfast init path/to/data.yaml",
     )
 

@@ -192,10 +192,10 @@ def _check_data(
     path = cwd / data
     task = task_of(settings)
     if not exists(path) and ("://" in data or (install is not None and install.ships_data(data))):
-        result.notes.append(f"Ultralytics downloads the data set {data} if it is missing: it was not checked.")
+        result.notes.append(f"Ultralytics downloads the dataset {data} if it is missing: it was not checked.")
         return None
     if exists(path) and (task == "classify" or path.suffix.lower() not in (".yaml", ".yml")):
-        result.notes.append(f"The data set {path} is not a data YAML file: it was not checked.")
+        result.notes.append(f"The dataset {path} is not a data YAML file: it was not checked.")
         return None
     try:
         found = yolo_data.read(path, cwd=cwd)

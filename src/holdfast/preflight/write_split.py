@@ -39,7 +39,7 @@ def write(split: Split, folder: Path, data: DataSet) -> str:
         for name, text in files.items():
             write_new(folder / name, text, mode=0o666)
     except OSError as error:
-        raise FolderNotWritable(f"The split cannot be written to {folder}: {error.strerror}.") from error
+        raise FolderNotWritable(f"Cannot write the split to {folder}: {error.strerror}.") from error
     left_out = sum(not _is_listable(path) for paths in lists.values() for path in paths)
     message = f"written to {folder}: train with data={shell_quote(folder / YAML)}"
     return message + (f" ({left_out:,} images omitted: their names cannot be listed)" if left_out else "")

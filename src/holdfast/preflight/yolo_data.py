@@ -139,7 +139,7 @@ def _load(path: Path) -> dict[str, Any]:
         data = read_bytes(path, MAX_BYTES)
     except FileNotFoundError:
         near = _suggest(path)
-        raise DataSetInvalid(f"There is no data set at {shorten(path)}.{near}", look_at=shorten(path.parent)) from None
+        raise DataSetInvalid(f"There is no dataset at {shorten(path)}.{near}", look_at=shorten(path.parent)) from None
     except FileTooLarge:
         raise DataSetInvalid(
             f"{path} is larger than {MAX_BYTES:,} bytes and therefore not a data YAML file: {FORMAT}."
@@ -148,7 +148,7 @@ def _load(path: Path) -> dict[str, Any]:
         if is_dir(path):
             near = _suggest(path / "data.yaml")
             raise DataSetInvalid(f"{path} is a folder: specify the data YAML file in it.{near}") from None
-        raise DataSetInvalid(f"The data set {shorten(path)} cannot be read: {error.strerror}.") from error
+        raise DataSetInvalid(f"The dataset {shorten(path)} cannot be read: {error.strerror}.") from error
     try:
         values = load_yaml(data)
     except YamlRefused as error:
@@ -207,14 +207,14 @@ def _find_root(values: Mapping[str, Any], path: Path, cwd: Path, problems: list[
     if not given:
         return path.absolute().parent
     if not isinstance(given, str):
-        problems.append(f"{path}: path: is not a string; write the folder of the data set, or remove it.")
+        problems.append(f"{path}: path: is not a string; write the folder of the dataset, or remove it.")
         return None
     if exists(cwd / given):
         return cwd / given
     own = find_ultralytics_folder("datasets_dir")
     if not Path(given).is_absolute() and own is not None and exists(own / given):
         return own / given
-    message = f"{path}: the folder of the data set, path: {shorten(given)}, does not exist"
+    message = f"{path}: the folder of the dataset, path: {shorten(given)}, does not exist"
     if not Path(given).is_absolute() and exists(path.absolute().parent / given):
         message += f" relative to {cwd}, where the training runs (Ultralytics does not use the folder of the YAML file)"
         fix = f"write path: {(path.absolute().parent / given).resolve()}"

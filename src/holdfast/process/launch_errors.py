@@ -30,7 +30,7 @@ def make_launch_error(argv: Sequence[str], cwd: Path, env: Mapping[str, str], er
     if path is None and isinstance(error, PermissionError) and os.sep in argv[0]:
         return CommandNotRunnable(
             f"`{argv[0]}` cannot be reached: permission denied for one of its parent folders.",
-            next_step="check the permissions of its parent folders (ls -ld), or name another program.",
+            next_step="check the permissions of its parent folders (ls -ld), or specify another program.",
             look_at=str(cwd / argv[0]),
         )
     if path is None:
@@ -42,7 +42,7 @@ def make_launch_error(argv: Sequence[str], cwd: Path, env: Mapping[str, str], er
 
 def _make_refused_error(argv: Sequence[str], path: Path, error: OSError) -> CommandNotRunnable:
     program = argv[0]
-    with_interpreter = f"name the interpreter: {_suggest(*_guess_interpreter(path), *argv)}"
+    with_interpreter = f"specify the interpreter: {_suggest(*_guess_interpreter(path), *argv)}"
     if not os.access(path, os.X_OK):
         return CommandNotRunnable(
             f"`{program}` is not marked as executable.",
@@ -84,7 +84,7 @@ def _make_not_found_error(argv: Sequence[str], cwd: Path) -> CommandNotRunnable:
     if os.path.exists(here):  # noqa: PTH110
         return CommandNotRunnable(
             f"`{program}` is a file in this folder, but commands are only searched for on the PATH.",
-            next_step=f"name the interpreter: {_suggest(*_guess_interpreter(here), *argv)}",
+            next_step=f"specify the interpreter: {_suggest(*_guess_interpreter(here), *argv)}",
         )
     if " " in program:
         return CommandNotRunnable(
@@ -102,7 +102,7 @@ def _make_not_found_error(argv: Sequence[str], cwd: Path) -> CommandNotRunnable:
 def _make_folder_error(program: str) -> CommandNotRunnable:
     return CommandNotRunnable(
         f"`{program}` is a folder, not a program.",
-        next_step=f"name the script in it, e.g. {_suggest('python', os.path.join(program, 'train.py'))}",  # noqa: PTH118 - as typed
+        next_step=f"specify the script in it, e.g. {_suggest('python', os.path.join(program, 'train.py'))}",  # noqa: PTH118 - as typed
     )
 
 

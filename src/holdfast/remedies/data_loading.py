@@ -80,7 +80,10 @@ def _assigner_on_cpu(context: RemedyContext) -> Remedy | None:
         "assigner-on-cpu",
         "Running only the assigner, which matches boxes with predictions, on the CPU; everything else stays on the device.",
         context.change(
-            "assigner", "cpu", why="the device sometimes miscounts in the assigner", costs="slightly slower steps"
+            "assigner",
+            "cpu",
+            why="the device sometimes computes wrong results in the assigner",
+            costs="slightly slower steps",
         ),
     )
 
@@ -100,7 +103,7 @@ def _write_less(context: RemedyContext) -> Remedy | None:
     every = context.number("save_period")
     return remedy(
         "write-less",
-        "Writing less: no plots, no checkpoints of single epochs (best.pt and last.pt are kept), no cache on disk.",
+        "Writing less: no plots, no periodic checkpoints (best.pt and last.pt are kept), no cache on disk.",
         context.change("plots", False, why=why, costs="no Ultralytics plots"),
         context.change("save_period", -1, why=why, costs="no checkpoints other than best.pt and last.pt")
         if every and every > 0

@@ -64,7 +64,7 @@ def _hide_cuda(context: RemedyContext, device: str) -> Remedy | None:
 
 def _explain(context: RemedyContext) -> str:
     if "memory" in context.cause or context.cause == "epoch-time-blowup":
-        return "no cheaper change made the training fit"
+        return "no cheaper change made the training fit into memory"
     return f"{context.cause} on {context.device}, and the device itself may be the reason"
 
 

@@ -21,7 +21,7 @@ def _fallback(context: RemedyContext) -> Remedy | None:
         return None
     return remedy(
         "mps-fallback",
-        f"Setting {_FALLBACK}=1: the operator that MPS does not support runs on the CPU.",
+        f"Setting {_FALLBACK}=1, so that the operator that MPS does not support runs on the CPU.",
         context.change(
             f"environment.{_FALLBACK}",
             "1",
@@ -116,8 +116,8 @@ def _expandable_segments(context: RemedyContext) -> Remedy | None:
         return None
     return remedy(
         "expandable-segments",
-        f"Setting {_ALLOCATOR}={_SEGMENTS}: much memory was reserved but unused because of fragmentation.",
-        context.change(f"environment.{_ALLOCATOR}", _SEGMENTS, why="much memory was reserved but unused"),
+        f"Setting {_ALLOCATOR}={_SEGMENTS}: a lot of memory was reserved but unused because of fragmentation.",
+        context.change(f"environment.{_ALLOCATOR}", _SEGMENTS, why="a lot of memory was reserved but unused"),
     )
 
 

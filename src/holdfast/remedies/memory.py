@@ -26,7 +26,7 @@ def _nothing_extra(context: RemedyContext) -> Remedy | None:
     why = "it uses memory that the training needs"
     return remedy(
         "nothing-extra",
-        "Turning off the data set cache and the plots: neither affects what the model learns.",
+        "Turning off the dataset cache and the plots: neither affects what the model learns.",
         context.change("cache", False, why=why, costs="reading images may be slower"),
         context.change("plots", False, why=why, costs="no Ultralytics plots"),
     )
@@ -45,8 +45,8 @@ def _fewer_workers(context: RemedyContext) -> Remedy | None:
         return None
     return remedy(
         "fewer-workers",
-        f"Using 2 data loader workers instead of {context.workers}: each has its own copy of the data set's lists, and its "
-        "prefetched batches.",
+        f"Using 2 data loader workers instead of {context.workers}: each worker has its own prefetched batches and its own "
+        "copy of the dataset's Python lists.",
         context.change("workers", 2, why="each worker uses its own memory", costs="data loading may be slower"),
     )
 
@@ -89,7 +89,7 @@ def _clear_cache(context: RemedyContext) -> Remedy | None:
         return None
     return remedy(
         "clear-cache",
-        f"Releasing the cached free memory of the device every {CLEAR_EVERY} steps.",
+        f"Releasing cached device memory every {CLEAR_EVERY} steps.",
         context.change(
             "clear_cache.steps",
             CLEAR_EVERY,

@@ -73,7 +73,7 @@ def _half_rate(context: RemedyContext) -> Remedy | None:
     changes, before, after = found
     return all_or_nothing(
         "half-rate",
-        f"Halving the learning rate, {after:g} instead of {before:g}: this differs from what you configured.",
+        f"Halving the learning rate from {before:g} to {after:g}: this differs from what you configured.",
         *changes,
     )
 

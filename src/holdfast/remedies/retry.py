@@ -16,7 +16,7 @@ def _fresh_process(context: RemedyContext) -> Remedy | None:
         return None
     return Remedy(
         "fresh-process",
-        "Using a new process, with nothing changed: memory that accumulated in the old process is free again, "
+        "Using a new process, without other changes: memory that accumulated in the old process is free again, "
         "and the attempt got further than any before it.",
     )
 
@@ -33,9 +33,7 @@ FRESH_PROCESS = RemedyStep(
 def _retry_unchanged(context: RemedyContext) -> Remedy | None:
     if not context.progressed or context.was_retried_unchanged():
         return None
-    return Remedy(
-        "as-it-is", "Retrying with nothing changed: the failure may have been random and may not happen again."
-    )
+    return Remedy("as-it-is", "Retrying without changes: the failure may have been random and may not happen again.")
 
 
 AS_IT_IS = RemedyStep(

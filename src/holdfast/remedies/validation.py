@@ -82,7 +82,9 @@ def _less_often(context: RemedyContext) -> Remedy | None:
     return remedy(
         "validation-less-often",
         f"Validating every {LESS_OFTEN} epochs and after the last epoch.",
-        context.change("validation.every", LESS_OFTEN, why="each validation is a memory peak", costs=_COARSE_COST),
+        context.change(
+            "validation.every", LESS_OFTEN, why="memory usage peaks during each validation", costs=_COARSE_COST
+        ),
     )
 
 

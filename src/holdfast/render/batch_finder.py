@@ -61,7 +61,9 @@ def _print(answer: Answer, values: dict[str, Any]) -> None:
     if best is None:
         print_line("No tested size fits: close other programs, or use a smaller model.")
     else:
-        print_line(f"Use batch = {best.batch}, imgsz = {best.size}: measured, it used {size(_used(answer, best))}.")
+        print_line(
+            f"Use batch = {best.batch}, imgsz = {best.size}. The measured memory usage was {size(_used(answer, best))}."
+        )
 
 
 def as_values(answer: Answer) -> dict[str, Any]:

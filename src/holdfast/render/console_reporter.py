@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
+from holdfast.machine.keep_awake import NOT_KEPT
 from holdfast.render.newline_guard import NewlineGuard
 from holdfast.render.progress import progress
 from holdfast.render.text import describe_change, describe_folder_change, describe_repeated_work, printable
@@ -77,7 +78,7 @@ def _attempt_started(event: events.AttemptStarted) -> str:
 
 def _note(event: events.SupervisorNote) -> str | None:
     if event.what == KEEPING_AWAKE:
-        return event.detail if "not kept awake" in event.detail else None
+        return event.detail if NOT_KEPT in event.detail else None
     return f"{event.what}: {event.detail}"
 
 

@@ -72,7 +72,7 @@ def _rows(diagnosis: Diagnosis, outcome: str, colour: str) -> Iterator[Row]:
     if explained.cause is not None:
         yield "cause", "bold", f"{explained.cause} ({explained.confidence})"
     elif outcome == "failed" or (reading.has_log and reading.end is not None and not reading.end.is_known):
-        yield "cause", "bold", "not known from this record"
+        yield "cause", "bold", "could not be determined"
     for question in explained.unknown:
         yield "not known", "bold", question
     for step in explained.next_steps:
@@ -127,5 +127,5 @@ def _write_report(diagnosis: Diagnosis, folder: Path) -> list[Path]:
     except OSError as error:
         raise FolderNotWritable(
             f"Cannot write the report to {folder}: {error.strerror}.",
-            next_step="pass --report a folder that you can write to and that has free space",
+            next_step="pass --report a writable folder with free space",
         ) from error

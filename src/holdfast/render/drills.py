@@ -21,7 +21,7 @@ def print_list(drills: list[dict[str, Any]], *, as_json: bool) -> None:
         return
     for drill in drills:
         print_line(f"{drill['name']:{WIDTH}}{drill['description']}")
-    print_lines(["", "holdfast drill NAME runs one of them, holdfast drill all runs all."])
+    print_lines(["", "`holdfast drill NAME` runs one of them; `holdfast drill all` runs all of them."])
 
 
 def print_outcomes(progress: Iterable[tuple[Any, Outcome | None]], count: int, *, in_full: bool, as_json: bool) -> int:

@@ -90,10 +90,10 @@ def describe_repeated_work(attempt: AttemptState, following: AttemptState | None
     replayed = following.snapshots.replayed if following is not None else None
     parts = [f"{plural(lost, 'step')} had to be repeated"] if lost else []
     if replayed is not None and replayed.differs_at is None:
-        batches = plural(replayed.compared, "batch", "batches")
-        parts.append(f"the losses of {batches} are bit-identical to the first time")
+        batches = plural(replayed.compared, "repeated batch", "repeated batches")
+        parts.append(f"the losses of {batches} are bit-identical to the original ones")
     elif replayed is not None:
-        parts.append(f"losses differ from the first time, starting at step {replayed.differs_at}")
+        parts.append(f"the repeated losses differ from the original ones, starting at step {replayed.differs_at}")
     return "; ".join(parts)
 
 

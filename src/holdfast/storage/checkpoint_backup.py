@@ -122,11 +122,11 @@ class _Budget:
         free = shutil.disk_usage(folder).free
         if free - size < self._reserve:
             raise _NoSpaceError(
-                f"its {_format_size(size)} do not fit: {_format_size(free)} are free, of which {_format_size(self._reserve)} are reserved"
+                f"it needs {_format_size(size)}, but only {_format_size(free)} is free, of which {_format_size(self._reserve)} is reserved"
             )
         if size > self._left:
             raise _NoSpaceError(
-                f"its {_format_size(size)} exceed the {_format_size(self._left)} left of the copy limit"
+                f"it needs {_format_size(size)}, but only {_format_size(self._left)} is left of the copy limit"
             )
         self._left -= size
 

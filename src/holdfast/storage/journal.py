@@ -71,7 +71,7 @@ class JournalWriter:
         except OSError as error:
             is_linked = isinstance(error, HardLinkedFile)
             raise FolderNotWritable(
-                f"The journal {path} cannot be written: {error.strerror}.",
+                f"Cannot write to the journal {path}: {error.strerror}.",
                 next_step=f"copy the run (cp -r {shell_quote(path.parent)} COPY), which removes the hard link, and resume the copy"
                 if is_linked
                 else "free some disk space, or choose another folder with --dir DIR",

@@ -29,7 +29,7 @@ def write_plan(run: RunFolder, plan: Plan) -> None:
         write_atomically(run.plan, to_toml(redactor_for(plan).plan(plan)).translate(_BYTES))
     except OSError as error:
         raise FolderNotWritable(
-            f"The run folder {run.path} cannot be written: {error.strerror}.",
+            f"Cannot write to the run folder {run.path}: {error.strerror}.",
             next_step="free some disk space, or choose another folder with --dir DIR",
         ) from error
 

@@ -126,7 +126,9 @@ class Attempt:
             self._recorder.record(events.Continued(at=now, seconds=notice.seconds))
             self._hang.reset(self._monotonic())
         elif isinstance(notice, process_events.Forwarded):
-            self._recorder.record(events.Signalled(at=now, signal=notice.signal, action="forwarded to the training"))
+            self._recorder.record(
+                events.Signalled(at=now, signal=notice.signal, action="forwarded to the training process")
+            )
         elif isinstance(notice, process_events.Hangup):
             self._recorder.record(
                 events.Signalled(
@@ -141,7 +143,11 @@ class Attempt:
         self._interrupts += 1
         self._interrupted_at = now
         first = self._interrupts == 1
-        action = "asked the training to stop; press Ctrl-C again to terminate it" if first else "stopping the training"
+        action = (
+            "asked the training process to stop; press Ctrl-C again to terminate it"
+            if first
+            else "stopping the training process"
+        )
         self._recorder.record(events.Signalled(at=self._recorder.now(), signal="SIGINT", action=action))
         if not first:
             self._stop("user")
@@ -150,8 +156,8 @@ class Attempt:
             self._child.ask_to_stop()
         if self._child.wake():
             self._kill_at = now + self._plan.grace_s
-            detail = f"it was woken to receive the interrupt, and is terminated if it has not exited in {self._plan.grace_s:g} s"
-            self._note("the training was suspended (SIGSTOP)", detail)
+            detail = f"it was continued (SIGCONT) to receive the interrupt, and will be terminated if it does not exit within {self._plan.grace_s:g} s"
+            self._note("the training process was suspended (SIGSTOP)", detail)
 
     def _stop_if_woken(self, now: float) -> None:
         if self._kill_at is not None and now >= self._kill_at and self._stopped_by is None:
@@ -162,7 +168,11 @@ class Attempt:
         waits = self._graceful_stop.is_only_planned and self._graceful_stop.request_stop(
             "terminate", self._monotonic(), LAST_SNAPSHOT_S
         )
-        action = "requested a last snapshot, then stopping the training" if waits else "stopping the training"
+        action = (
+            "requested a final snapshot; the training process will then be stopped"
+            if waits
+            else "stopping the training process"
+        )
         self._recorder.record(events.Signalled(at=self._recorder.now(), signal="SIGTERM", action=action))
         if not waits:
             self._stop("terminate")
@@ -194,7 +204,8 @@ class Attempt:
         is_used_up = self._deadline is not None and self._recorder.now() >= self._deadline
         if is_used_up and self._stopped_by is None and not self._graceful_stop.is_stopping_for("budget"):
             self._note(
-                "the time budget of the plan is used up", "the training stops after a snapshot, if it takes snapshots"
+                "the time budget of the plan is used up",
+                "training will be stopped; if snapshots are enabled, one is requested first",
             )
             if not self._graceful_stop.request_stop("budget", self._monotonic(), RESTART_SNAPSHOT_S):
                 self._stop("budget")
@@ -210,13 +221,13 @@ class Attempt:
         try:
             self._tick()
         except Exception as error:  # noqa: BLE001
-            self._note("a fault of Holdfast", f"{type(error).__name__}: {error}")
+            self._note("an internal error in Holdfast", f"{type(error).__name__}: {error}")
 
     def _handle_safely(self, notice: process_events.ProcessEvent) -> None:
         try:
             self._handle(notice)
         except Exception as error:  # noqa: BLE001
-            self._note("a fault of Holdfast", f"{type(error).__name__}: {error}")
+            self._note("an internal error in Holdfast", f"{type(error).__name__}: {error}")
             if isinstance(notice, (process_events.Interrupt, process_events.Terminate)):
                 self._stop("user" if isinstance(notice, process_events.Interrupt) else "terminate")
 
@@ -224,7 +235,7 @@ class Attempt:
         try:
             return self._describe_end(exited)
         except Exception as error:  # noqa: BLE001
-            self._note("a fault of Holdfast", f"{type(error).__name__}: {error}")
+            self._note("an internal error in Holdfast", f"{type(error).__name__}: {error}")
             attempt = self._recorder.state.attempt
             return events.AttemptEnded(
                 at=self._recorder.now(),
@@ -283,9 +294,9 @@ class Attempt:
         path = next(reversed(attempt.saves.by_path))
         pattern = str(Path(path).with_name("*" + Path(path).suffix))
         self._note(
-            f"the training saves {path}, but starts over after a crash",
+            f"the training saves {path}, but Holdfast does not know how to resume from it after a crash",
             f"""to resume from this file, start with --checkpoint {shell_quote(pattern)} --resume-with "--resume {{checkpoint}}" """
-            "(the arguments that your command takes for it); or resume at the exact batch, without a checkpoint, with "
+            "(use the arguments with which your command resumes); or resume at the exact batch, without a checkpoint, with "
             "holdfast.guard (docs/guard.md)",
         )
 
@@ -310,20 +321,20 @@ class Attempt:
                 )
             )
         if self._lines.fault is not None:
-            self._note("the output is no longer searched", repr(self._lines.fault))
+            self._note("the output is no longer searched for known messages", repr(self._lines.fault))
 
     def _take_sample(self, now: float) -> None:
         if not (self._run.exists_unchanged() and self._folder.path.is_dir()):
             self._note(
                 "the run folder was removed or replaced",
-                f"{self._run.path} is gone while the run is active: nothing more is recorded, and the run cannot be resumed",
+                f"nothing more is recorded in {self._run.path}, and the run cannot be resumed",
             )
             return
         sample = self._sensors.sample()
         if sample.disk_free < DISK_FULL_BYTES:
             self._note(
                 "the disk is full",
-                f"{self._run.path} cannot be written; the training continues, the last step stays exact, the journal has a gap",
+                f"cannot write to {self._run.path}; training continues, and the last completed step is still recorded, but events may be missing from the journal",
             )
         self._cpu = sample.cpu or 0.0
         sleep_event = self._clock_watch.check()

@@ -84,7 +84,9 @@ class EventPipeline:
             self._faults.add((doing, detail))
             self._journal.append(
                 self._redactor.event(
-                    events.SupervisorNote(at=self._clock(), what=f"a fault of Holdfast while {doing}", detail=detail)
+                    events.SupervisorNote(
+                        at=self._clock(), what=f"an internal error in Holdfast while {doing}", detail=detail
+                    )
                 )
             )
 

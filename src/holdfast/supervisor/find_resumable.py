@@ -25,15 +25,15 @@ RESUMABLE = (Outcome.INTERRUPTED, Outcome.FAILED)
 
 
 def newest_resumable(root: Path, notify: Callable[[str], None] = lambda _: None) -> RunFolder:
-    """Return the newest run that was interrupted, has failed or lost its supervisor. Any other run must be named.
+    """Return the newest run that was interrupted, failed or lost its supervisor. Any other run must be specified.
 
     Runs of other users are skipped, and `notify` gets a line about it.
     """
     found = next((run for run in runs_newest_first(root, notify) if is_resumable(run)), None)
     if found is None:
         raise UnknownRun(
-            f"No run under {root / RUNS} was interrupted, has failed or lost its supervisor.",
-            next_step="name the run: holdfast resume RUN; or start one: holdfast run -- python train.py",
+            f"There is no run under {root / RUNS} that was interrupted, failed or lost its supervisor.",
+            next_step="specify the run: holdfast resume RUN; or start a new one: holdfast run -- python train.py",
             look_at=str(root / RUNS),
         )
     return found

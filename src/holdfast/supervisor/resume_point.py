@@ -34,11 +34,12 @@ MAX_MATCHES = 10_000
 def find_resume_point(state: RunState, plan: Plan, before: int | None = None) -> Resume:
     """Return the newest intact state to resume from; with `before`, the newest that was saved before that step."""
     if plan.observe_only:
-        return Resume(how="start over", why="--observe-only changes nothing")
+        return Resume(how="start over", why="with --observe-only, Holdfast changes nothing")
     found = _choose(state, plan, before)
     if before is not None and found.checkpoint is None:
         return Resume(
-            how="start over", why=f"nothing was saved before step {before}, from which on its state is corrupt"
+            how="start over",
+            why=f"no usable checkpoint was saved before step {before}, where the training state became corrupt",
         )
     return found
 
@@ -166,7 +167,9 @@ def _find_step(state: RunState, plan: Plan, path: Path) -> int:
 
 def _describe_skipped(files: list[Path], chosen: Path) -> str:
     skipped = files[: files.index(chosen)]
-    return f"skipped {len(skipped)} that cannot be resumed from, the newest {skipped[0]}" if skipped else ""
+    return (
+        f"skipped checkpoints that cannot be used to resume: {len(skipped)} (newest: {skipped[0]})" if skipped else ""
+    )
 
 
 def _is_intact(path: Path) -> bool:

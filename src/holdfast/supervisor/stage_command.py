@@ -52,8 +52,8 @@ def stage_plan(plan: Plan, stage: Stage, weights: str | None = None) -> Plan:
         command = list(stage.command or plan.command)
         if weights is None and any(WEIGHTS in word for word in command):
             raise CommandNotRunnable(
-                f"The command of stage {stage.name} takes {WEIGHTS}, but no weights of an earlier stage are known.",
-                next_step="set where they are saved in the plan: checkpoint = 'GLOB'",
+                f"The command of stage {stage.name} uses {WEIGHTS}, but no weights from an earlier stage were found.",
+                next_step="in the plan, specify where they are saved: checkpoint = 'GLOB'",
             )
         command = [word.replace(WEIGHTS, weights or "") for word in command]
     return msgspec.structs.replace(plan, command=command, settings=settings, stages=[], name=stage.name or plan.name)

@@ -121,7 +121,7 @@ class Stages:
             except KeyboardInterrupt:
                 return Verdict(outcome=Outcome.INTERRUPTED, reason="interrupted by you between stages", exit_status=130)
             except Terminated:
-                reason = "stopped by a SIGTERM to Holdfast between stages"
+                reason = "stopped because Holdfast received SIGTERM between stages"
                 return Verdict(outcome=Outcome.INTERRUPTED, reason=reason, exit_status=143)
         return verdict_of(staged_run)
 
@@ -131,7 +131,7 @@ class Stages:
         if staged_run.ended is not None and staged_run.ended.verdict in FINISHED:
             raise RunIsOver(
                 f"The run {self._run.name} has finished ({staged_run.ended.verdict}): there is nothing to resume.",
-                next_step="start a new one: holdfast run PLAN.toml",
+                next_step="start a new run: holdfast run PLAN.toml",
                 look_at=str(self._run.path),
             )
         self._refuse_if_stuck(staged_run)
@@ -155,7 +155,7 @@ class Stages:
             return
         why, next_step = (
             f"stage {last.name} has finished ({last.ended.verdict})",
-            "fix what its report names, then start",
+            "fix the problem described in its report, then start",
         )
         if last.ended.verdict in FINISHED:
             gate_settings = self._plan.stages[last.number - 1].gate
@@ -170,7 +170,7 @@ class Stages:
             )
         raise RunIsOver(
             f"The run {self._run.name} cannot continue: {why}.",
-            next_step=f"{next_step} a new one: holdfast run PLAN.toml",
+            next_step=f"{next_step} a new run: holdfast run PLAN.toml",
             look_at=str(self._run.path),
         )
 
@@ -227,7 +227,7 @@ class Stages:
         )
         ended = self._run_safely(
             journal,
-            "judging the stage",
+            "reading the result of the stage",
             lambda: self._stage_ended_event(staged_run, folder, number, stage, verdict),
             fallback,
         )
@@ -241,7 +241,7 @@ class Stages:
         except UsageError:
             raise
         except Exception as error:  # noqa: BLE001
-            self._note(journal, f"a fault of Holdfast while {doing}", f"{type(error).__name__}: {error}")
+            self._note(journal, f"an internal error in Holdfast while {doing}", f"{type(error).__name__}: {error}")
             return default
 
     def _supervise(self, journal: JournalWriter, folder: RunFolder, plan: Plan) -> Verdict:
@@ -314,7 +314,7 @@ class Stages:
             try:
                 listener(event, RunState())
             except Exception as error:  # noqa: BLE001 - a failing listener must not cost a training
-                what = f"a fault of Holdfast while notifying {type(listener).__name__}"
+                what = f"an internal error in Holdfast while notifying {type(listener).__name__}"
                 journal.append(
                     events.SupervisorNote(at=self._deps.clock(), what=what, detail=f"{type(error).__name__}: {error}")
                 )

@@ -103,8 +103,8 @@ def take_over(run: RunFolder, plan: Plan, listeners: Sequence[Listener] = (), de
             learned_nothing = state.ended.verdict == Outcome.NOT_LEARNED
             raise RunIsOver(
                 f"The run {run.name} has finished ({state.ended.verdict}): there is nothing to resume.",
-                next_step=("fix what its report names, then " if learned_nothing else "")
-                + "start a new one: holdfast run -- COMMAND",
+                next_step=("fix the problem described in its report, then " if learned_nothing else "")
+                + "start a new run: holdfast run -- COMMAND",
                 look_at=str(run.path),
             )
         supervisor = Supervisor(run, plan, listeners, deps, state)
@@ -184,7 +184,7 @@ class Supervisor:
             return do()
         except Exception as error:  # noqa: BLE001
             detail = f"{type(error).__name__}: {error}; the run continues with what is known"
-            self._note(f"a fault of Holdfast while {doing}", detail)
+            self._note(f"an internal error in Holdfast while {doing}", detail)
             return default
 
     def _choose_resume(self, before: int | None) -> events.Resume:
@@ -216,7 +216,7 @@ class Supervisor:
         if recorded is not None and recorded.is_in_another_namespace() and not AttemptProcesses(folders).find():
             self._note(
                 "the previous training was started in another PID namespace (a container) and may still be running there",
-                "it is not visible from here; if it is running, stop it there: it would write to the same files",
+                "it is not visible from here; if it is still running, stop it there, or both will write to the same files",
             )
         alive = end_leftovers(folders, [recorded] if recorded is not None else [], self._plan.grace_s)
         for pid in alive:
@@ -243,7 +243,7 @@ class Supervisor:
                     self._recorder.record(
                         events.SupervisorNote(at=self._deps.clock(), what="keeping awake", detail=note)
                     )
-                self._run_safely("settling old heartbeats", lambda: settle_stale(pid_space()), None)
+                self._run_safely("cleaning up old heartbeats", lambda: settle_stale(pid_space()), None)
                 resume, changes = first, list[Change]()
                 while not finished and self._run_attempt(resume, changes, terminal):
                     self._back_up_checkpoints()
@@ -373,7 +373,8 @@ class Supervisor:
     def _end_after_fault(self, child: ChildProcess, error: Exception) -> events.AttemptEnded:
         """Describe the end of an attempt that was stopped because it could no longer be watched."""
         self._note(
-            "a fault of Holdfast while watching the training", f"{type(error).__name__}: {error}; it was stopped"
+            "an internal error in Holdfast while monitoring the training process",
+            f"{type(error).__name__}: {error}; the training process was stopped",
         )
         attempt, exited = self._state.attempt, child.exited
         return events.AttemptEnded(
@@ -400,7 +401,7 @@ class Supervisor:
             heartbeat.create(str(self._run.heartbeat), pid_space=pid_space())
         except OSError as error:
             raise FolderNotWritable(
-                f"The run folder cannot be written: {error.strerror}.",
+                f"Cannot write to the run folder: {error.strerror}.",
                 next_step=f"free some disk space, then: holdfast resume {self._run.shell_reference}",
             ) from error
         return number, folder
@@ -507,7 +508,9 @@ class Supervisor:
         return True
 
     def _conclude(self) -> Verdict:
-        result = self._run_safely("judging the run", lambda: verdict(self._state), self._fallback_verdict())
+        result = self._run_safely(
+            "determining the verdict of the run", lambda: verdict(self._state), self._fallback_verdict()
+        )
         self._recorder.record(
             events.RunEnded(
                 at=self._deps.clock(),
@@ -521,7 +524,9 @@ class Supervisor:
         return result
 
     def _fallback_verdict(self) -> Verdict:
-        reason = "the run could not be judged because of an error in Holdfast: see the notes in its journal"
+        reason = (
+            "the result could not be determined because of an internal error in Holdfast: see the notes in the journal"
+        )
         if self._state.attempts and self._state.attempt.finished:
             return Verdict(outcome=Outcome.UNPROVEN, reason=reason)
         return Verdict(outcome=Outcome.FAILED, reason=reason, exit_status=FAILED)

@@ -23,7 +23,7 @@ FAULTS: dict[LineFault, str] = {
     "unparsable": "a value that is not a finite number",
     "columns": "a wrong number of columns",
     "mixed": "boxes and polygons in one file",
-    "class-range": "a class that is not in the data set's list of classes",
+    "class-range": "a class that is not in the dataset's list of classes",
     "class-fraction": "a class that is not an integer",
     "outside": "coordinates outside of 0 to 1",
     "sticks-out": "a box that extends beyond the edge of the image",
@@ -83,7 +83,7 @@ def _check_any_labels(survey: Survey, rule: str) -> list[Finding]:
                 ],
                 remedies=[
                     "check where labels are expected: the path of the image, with its last `images` replaced by `labels`, and .txt",
-                    "check the paths in the YAML file of the data set",
+                    "check the paths in the YAML file of the dataset",
                 ],
             )
         )

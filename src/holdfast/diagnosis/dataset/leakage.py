@@ -37,9 +37,7 @@ def judge(survey: Survey, rule: str, *, always_split: bool = False) -> tuple[Che
     """
     train, val = survey.split("train"), survey.split("val")
     if not train or not val:
-        return CheckResult(
-            "nothing to compare: the data set does not have both a training and a validation split"
-        ), None
+        return CheckResult("nothing to compare: the dataset does not have both a training and a validation split"), None
     groups = group_images(survey)
     leaked = [twin for twin in groups.twins if survey.images[twin.held].split == "val"]
     leaked_test = [twin for twin in groups.twins if survey.images[twin.held].split == "test"]

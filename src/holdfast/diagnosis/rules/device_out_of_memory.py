@@ -57,7 +57,7 @@ _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 _MUCH_UNUSED = 0.2
 
 _DRIVER = "the driver uses more memory than the tensors: give all inputs the same shape, and restart in a new process every few epochs"
-_FRAGMENTED = "much memory is reserved but unused: export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+_FRAGMENTED = "a lot of memory is reserved but unused: export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _USE_LESS = (
     "halve the batch size and double gradient accumulation: the effective batch size stays the same",
     "use a smaller image size",

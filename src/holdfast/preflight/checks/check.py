@@ -183,7 +183,7 @@ def find_missing_need(check: Check, context: CheckContext) -> str | None:
         if need == "torch" and python is not None and python.torch is None:
             return python.no_torch
         if need == "data" and context.data is None:
-            return "no data set is known: name it with --data DATA.yaml, or check a plan"
+            return "no dataset is known: specify it with --data DATA.yaml, or check a plan"
         if need == "plan" and context.plan is None:
             return "this check needs a plan: holdfast check PLAN.toml"
         if need == "command" and not context.command and context.plan is None:

@@ -41,14 +41,14 @@ def run(context: CheckContext) -> Answer:
     except DataSetInvalid as error:
         problems = error.what.splitlines()
         return Answer(
-            f"the data set {context.data} cannot be used",
+            f"the dataset {context.data} cannot be used",
             (
                 finding(
                     ID,
                     "fatal",
                     problems[0],
                     evidence=problems[1:],
-                    remedies=["fix the YAML file of the data set, or its folders"],
+                    remedies=["fix the YAML file of the dataset, or its folders"],
                 ),
             ),
         )

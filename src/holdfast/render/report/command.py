@@ -23,7 +23,7 @@ def make_report(run: RunFolder, *, other: RunFolder | None, open_it: bool, as_js
     if other is not None and other.path.resolve() == run.path.resolve():
         raise UsageError(
             f"{run.name} cannot be compared with itself.",
-            next_step="pass another run to --compare, for example one that works",
+            next_step="pass a different run to --compare, for example one that succeeded",
         )
     if has_stages(run):
         _make_stages_report(run, open_it=open_it, as_json=as_json)
@@ -35,7 +35,7 @@ def make_report(run: RunFolder, *, other: RunFolder | None, open_it: bool, as_js
     except OSError as error:
         raise FolderNotWritable(
             f"Cannot write the report to {run.path}: {error.strerror}.",
-            next_step="free some space, or copy the run folder to a place that you can write to and pass its path",
+            next_step="free some space, or copy the run folder to a writable location and pass the path of the copy",
         ) from error
     if as_json:
         print_json({**report_as_json(report), "files": [str(file) for file in files]})

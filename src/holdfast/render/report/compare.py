@@ -48,7 +48,7 @@ def compare_runs(here: RunState, there: RunState, *, title: str) -> Comparison:
     settings = list(_settings(here, there))
     name = clean(there.started.run if there.started is not None else "the other run", 80)
     if name == title:
-        name = f"{name} (the other)"
+        name = f"{name} (other run)"
     return Comparison(
         name=name,
         settings=tuple(row for row in settings if not row.same)[:MAX_ROWS],

@@ -77,13 +77,16 @@ def timeline_of(state: RunState) -> Timeline:
     return Timeline(
         segments=_segments(state, attempts[-MAX_DRAWN:]) if _length(state) else (),
         attempts=tuple(_view_attempt(state, attempt, following.get(attempt.number), last) for attempt in shown),
-        between=""
-        if few
-        else f"Attempts {shown[FIRST_SHOWN - 1].number + 1} to {shown[FIRST_SHOWN].number - 1} are in the journal.",
+        between="" if few else _describe_hidden(shown[FIRST_SHOWN - 1].number + 1, shown[FIRST_SHOWN].number - 1),
         count=len(attempts),
         last_step=last,
         total=duration(_length(state)),
     )
+
+
+def _describe_hidden(first: int, last: int) -> str:
+    what = f"Attempt {first} is" if first == last else f"Attempts {first} to {last} are"
+    return f"{what} not shown here; see the journal."
 
 
 def describe_exit(attempt: AttemptState) -> str:

@@ -138,7 +138,7 @@ class Capture(object):
         free_memory = self._get_free_memory()
         if free_memory is not None and size > free_memory:
             raise NotEnoughMemory(
-                "a copy of the state needs %d MiB, but only %d MiB are free" % (size >> 20, free_memory >> 20)
+                "a copy of the state needs %d MiB, but only %d MiB is free" % (size >> 20, free_memory >> 20)
             )
         size = max(size, ALIGNMENT)
         try:

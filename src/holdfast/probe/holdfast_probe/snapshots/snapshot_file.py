@@ -90,7 +90,7 @@ def _read_verified(torch, path):
             _check_format(file, size)
             free = available_memory()
             if free is not None and size > free:
-                raise CorruptSnapshot("it needs %d MiB of memory, but only %d MiB are free" % (size >> 20, free >> 20))
+                raise CorruptSnapshot("it needs %d MiB of memory, but only %d MiB is free" % (size >> 20, free >> 20))
             block = torch.empty(size, dtype=torch.uint8, device="cpu")
             view = _as_memoryview(block)
             filled = 0
