@@ -1,4 +1,4 @@
-"""A small data set for detection: yellow squares and blue circles on noise."""
+"""A small dataset for detection: yellow squares and blue circles on noise."""
 
 from __future__ import annotations
 

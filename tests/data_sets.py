@@ -1,4 +1,4 @@
-"""Small YOLO data sets for tests: images that can be told apart, videos, labels; and surveys of them without any file."""
+"""Small YOLO datasets for tests: images that can be told apart, videos, labels; and surveys of them without any file."""
 
 from __future__ import annotations
 

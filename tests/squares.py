@@ -1,4 +1,4 @@
-"""A data set that a YOLO model can be trained on in seconds: eight images of one square each, and a script for it."""
+"""A dataset that a YOLO model can be trained on in seconds: eight images of one square each, and a script for it."""
 
 import pytest
 

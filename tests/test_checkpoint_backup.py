@@ -171,7 +171,7 @@ def test_a_folder_checkpoint_is_kept_whole(tmp_path):
 
 
 def test_links_out_of_a_saved_folder_stay_links(tmp_path):
-    """What they lead to was not saved there, and may be a data set: it is not copied, and that is said."""
+    """What they lead to was not saved there, and may be a dataset: it is not copied, and that is said."""
     saved(tmp_path, "checkpoint-500/model.safetensors", safetensors())
     saved(tmp_path, "data/train/images.bin", b"x" * 1_000_000)
     (tmp_path / "checkpoint-500/data").symlink_to("../data")

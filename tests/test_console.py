@@ -125,7 +125,7 @@ def test_hostile_arguments(tmp_path, command):
 
 
 def test_hostile_plan_and_data(tmp_path, command):
-    """Keys and values of a plan, lines that are no TOML, paths and names of a data set."""
+    """Keys and values of a plan, lines that are no TOML, paths and names of a dataset."""
     escaped = json.dumps(HOSTILE)
     toml = escaped.replace("\\u202e", "\u202e")
     plans = [f"{toml} = 1\n", f"[settings]\nmodel = {toml}\ndata = {toml}\n{toml} = 3\n", f"trainer = {toml}\n", "a = \x1b[2J\n",

@@ -1,4 +1,4 @@
-"""From what was seen of a data set to what is said about it: pure, on surveys without any file."""
+"""From what was seen of a dataset to what is said about it: pure, on surveys without any file."""
 
 from __future__ import annotations
 

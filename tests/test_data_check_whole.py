@@ -1,4 +1,4 @@
-"""The checks of a data set from its yaml to their answers, on real files, and the split that mends it."""
+"""The checks of a dataset from its yaml to their answers, on real files, and the split that mends it."""
 
 from __future__ import annotations
 

@@ -269,11 +269,11 @@ def test_a_script_that_never_steps_is_ended_in_time(tmp_path):
 
 
 def test_a_script_that_ends_before_its_first_step_says_why(tmp_path):
-    (tmp_path / "train.py").write_text("import sys\nsys.exit('there is no data set in ./data')\n")
+    (tmp_path / "train.py").write_text("import sys\nsys.exit('there is no dataset in ./data')\n")
     asked = context(tmp_path, sys.executable, str(tmp_path / "train.py"))
     (result,) = run_all([by_id()["learning-first-steps"]], asked, seconds=30.0)
     assert result.status == "fatal"
-    assert "there is no data set" in result.findings[0].message
+    assert "there is no dataset" in result.findings[0].message
 
 
 def test_a_command_that_cannot_be_started_is_not_checked(tmp_path):

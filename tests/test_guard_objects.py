@@ -489,7 +489,7 @@ def test_what_is_there_is_filled(now, then):
     ],
 )
 def test_what_is_of_another_kind_or_a_part_of_something_is_replaced(now, then):
-    """A tensor that is a slice of a data set is not written to."""
+    """A tensor that is a slice of a dataset is not written to."""
     before = repr(now)
     out = filled(now, then)
     assert repr(out) == repr(then)

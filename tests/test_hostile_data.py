@@ -1,4 +1,4 @@
-"""A data set that somebody else made costs no more time and memory than any other, and what is wrong with it is a sentence."""
+"""A dataset that somebody else made costs no more time and memory than any other, and what is wrong with it is a sentence."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_a_name_too_long_for_any_file_is_a_image_that_is_missing(folder):
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc here")
 def test_the_kernels_folders_are_not_walked(tmp_path):
-    """/proc has links to every folder of the machine: an image that is reached only through it is none of the data set."""
+    """/proc has links to every folder of the machine: an image that is reached only through it is none of the dataset."""
     (tmp_path / "1.jpg").touch()
     (tmp_path / "link").symlink_to("/proc/self")
     assert list(yolo_data._walk(tmp_path, 10)) == [tmp_path / "1.jpg"]

@@ -1,4 +1,4 @@
-"""`holdfast init` and what it stands on: data sets that are read, ground that is looked at, a plan that can be run."""
+"""`holdfast init` and what it stands on: datasets that are read, ground that is looked at, a plan that can be run."""
 
 from __future__ import annotations
 

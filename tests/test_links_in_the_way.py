@@ -37,7 +37,7 @@ def run(tmp_path) -> RunFolder:
 
 @pytest.fixture
 def data(tmp_path, monkeypatch):
-    """A data set of two images, in the working folder."""
+    """A dataset of two images, in the working folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("YOLO_CONFIG_DIR", str(tmp_path / "config"))
     for split in ("train", "val"):

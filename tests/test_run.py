@@ -118,12 +118,12 @@ def test_the_child_knows_its_attempt_and_checkpoint(tmp_path):
 
 
 def test_exception_before_the_first_step_is_told_and_not_retried(tmp_path):
-    (tmp_path / "train.py").write_text("import torch\nraise ValueError('no such data set')\n")
+    (tmp_path / "train.py").write_text("import torch\nraise ValueError('no such dataset')\n")
     ran = holdfast_run(tmp_path, PYTHON, "train.py")
     assert ran.code == 4
     assert len(ran.summary["attempts"]) == 1
     assert ran.summary["attempts"][0]["cause"] == "python-exception"
-    assert "no such data set" in ran.stderr
+    assert "no such dataset" in ran.stderr
 
 
 def test_same_exception_twice_with_no_progress_is_given_up(tmp_path):

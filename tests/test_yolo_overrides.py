@@ -192,7 +192,7 @@ def test_when_a_validation_is_due(watcher):
 
 
 class Pictures:
-    """A data set that draws so often for each of its ten images."""
+    """A dataset that draws so often for each of its ten images."""
 
     def __init__(self, *draws):
         self.draws = draws

@@ -17,7 +17,12 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 def commands_page() -> str:
     """Return the --help of every command, as printed at 100 columns."""
-    parts = ["# Commands", "", "Generated from `--help` by `make docs`. A test checks that this page is up to date.", ""]
+    parts = [
+        "# Commands",
+        "",
+        "Generated from `--help` by `make docs`. A test checks that this page is up to date.",
+        "",
+    ]
     names = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
     for command in ((), *((name,) for name in names)):
         result = CliRunner().invoke(app, [*command, "--help"], terminal_width=100, prog_name="holdfast")

@@ -2,7 +2,7 @@
 
     python bench/forecast_check/run.py --data DATA.yaml [--epochs 3] [--imgsz 320] [--batch 16] [--check]
 
-Pass a copy of the data set: Ultralytics writes its caches next to the labels.
+Pass a copy of the dataset: Ultralytics writes its caches next to the labels.
 """
 
 from __future__ import annotations

@@ -325,7 +325,7 @@ def _data_kinds(data: dict[str, bytes], *, with_real_python: bool) -> list[Kind]
         Kind("label file", data, labels, [init, check], weight=3),
         Kind("label file, scanned", data, labels, [["look"]], weight=8, reader="image"),
         Kind("image", data, images, [["look"]], weight=10, mutators=mutators.BINARY, reader="image"),
-        Kind("image in a data set", data, images, [init, check], weight=2, mutators=mutators.BINARY),
+        Kind("image in a dataset", data, images, [init, check], weight=2, mutators=mutators.BINARY),
         Kind("list of images", {**data, "data.yaml": data["data.yaml"].replace(b"images/train", b"train.txt"), "train.txt": b"./images/train/train0.png\n./images/train/train1.jpg\n"},
              ["train.txt"], [init, check], weight=3),
     ]  # fmt: skip

@@ -17,7 +17,7 @@ def check(
         help="Device to check: cpu, mps, cuda, cuda:1 or auto (default: the device of the plan or command).",
     ),
     data: Path | None = typer.Option(
-        None, metavar="DATA.yaml", help="Data set to check (default: the data set of the plan or command)."
+        None, metavar="DATA.yaml", help="Dataset to check (default: the dataset of the plan or command)."
     ),
     seconds: float = typer.Option(300.0, min=1.0, metavar="N", help="Time limit for all checks together, in seconds."),
     only: list[str] = typer.Option(

@@ -1,4 +1,4 @@
-"""`holdfast init`: write a plan for a data set and this machine."""
+"""`holdfast init`: write a plan for a dataset and this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 def init(
     data: Path | None = typer.Argument(
-        None, metavar="DATA.yaml", help="Data set (default: the only data set YAML file in this directory)."
+        None, metavar="DATA.yaml", help="Dataset (default: the only dataset YAML file in this directory)."
     ),
     model: str = typer.Option(
         "yolo11n.yaml", metavar="FILE", help="A .yaml file to train from scratch, or a .pt file with initial weights."
@@ -18,7 +18,7 @@ def init(
     force: bool = typer.Option(False, "--force", help="Overwrite an existing plan."),
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
-    """Write a plan file for a data set and this machine.
+    """Write a plan file for a dataset and this machine.
 
     The plan has two stages and a budget, and explains every key. Start it with: holdfast run plan.toml
 

@@ -1,4 +1,4 @@
-"""Writes the plan of `holdfast init`: for this data set and this machine, with two stages and an explanation of every key."""
+"""Writes the plan of `holdfast init`: for this dataset and this machine, with two stages and an explanation of every key."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAX_BATCH = 16
 FEW_IMAGES = 2000
 """With fewer images than this, 64 images per update would give too few updates."""
 EPOCHS = ((200, 200), (1000, 150), (5000, 100), (20_000, 60))
-"""(Maximum number of images, epochs of both stages together): a small data set is repeated more often."""
+"""(Maximum number of images, epochs of both stages together): a small dataset is repeated more often."""
 WIDTH = 100
 
 

@@ -353,7 +353,7 @@ def _one_line(text: str) -> str:
 
 
 def link_few_images(data: yolo_data.DataSet, folder: Path, wanted: dict[str, int]) -> Path:
-    """Create a data set of links to an even sample of the images of each split. If there are too few images, some are linked twice."""
+    """Create a dataset of links to an even sample of the images of each split. If there are too few images, some are linked twice."""
     for split, count in wanted.items():
         images = data.splits[split]
         image_folder, labels = folder / "images" / split, folder / "labels" / split

@@ -55,7 +55,7 @@ def _is_listable(path: str) -> bool:
 
 
 def _yaml(data: DataSet, folder: Path, lists: list[str]) -> str:
-    """Return the YAML file of the data set with the new lists instead of its folders; other keys are kept."""
+    """Return the YAML file of the dataset with the new lists instead of its folders; other keys are kept."""
     import yaml  # noqa: PLC0415 - slow to import, and only needed here
 
     values: dict[str, Any] = load_yaml(read_bytes(data.path, MAX_BYTES))

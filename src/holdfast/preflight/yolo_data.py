@@ -1,4 +1,4 @@
-"""Reads a YOLO data set from its YAML file: its root, the images of each split, its classes. It is read as Ultralytics reads it,
+"""Reads a YOLO dataset from its YAML file: its root, the images of each split, its classes. It is read as Ultralytics reads it,
 except that nothing is downloaded and that all problems are reported at once, before a training starts.
 """
 
@@ -60,7 +60,7 @@ class DataSet:
 
 
 def read(path: Path, *, cwd: Path | None = None) -> DataSet:
-    """Read the data set of this YAML file. `cwd` is the working folder of the training; relative paths in the file start there.
+    """Read the dataset of this YAML file. `cwd` is the working folder of the training; relative paths in the file start there.
 
     Raises DataSetInvalid with one sentence per problem.
     """

@@ -1,4 +1,4 @@
-"""A check of a sample of the labels of a data set: evenly spaced, as many as fit into a second or two, with the count."""
+"""A check of a sample of the labels of a dataset: evenly spaced, as many as fit into a second or two, with the count."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def sample_labels(
 
 
 def sample_evenly(images: Sequence[Path], most: int) -> list[Path]:
-    """Return at most `most` images, evenly spaced, because a data set is often sorted by its source."""
+    """Return at most `most` images, evenly spaced, because a dataset is often sorted by its source."""
     if len(images) <= most:
         return list(images)
     return [images[number * len(images) // most] for number in range(most)]

@@ -53,7 +53,7 @@ def _fewer_workers(context: RemedyContext) -> Remedy | None:
 
 FEWER_WORKERS = RemedyStep(
     "fewer-workers",
-    "Use 2 data loader workers. Each worker keeps its own prefetched batches. It also gradually gets its own copy of the data set's "
+    "Use 2 data loader workers. Each worker keeps its own prefetched batches. It also gradually gets its own copy of the dataset's "
     "lists (copy-on-write).",
     "data loading may be slower",
     _fewer_workers,
@@ -126,7 +126,7 @@ def _step_down(context: RemedyContext, name: str, steps: tuple[float, ...]) -> R
         f"Setting {name} to {lower:g} instead of {value:g}: with fewer boxes per image, matching them with predictions needs less "
         "memory.",
         context.change(
-            name, lower, why="fewer boxes per image", costs="weaker augmentation: small data sets overfit earlier"
+            name, lower, why="fewer boxes per image", costs="weaker augmentation: small datasets overfit earlier"
         ),
     )
 
@@ -134,13 +134,13 @@ def _step_down(context: RemedyContext, name: str, steps: tuple[float, ...]) -> R
 LESS_MIXUP = RemedyStep(
     "less-mixup",
     "Reduce `mixup` to 0.05, then to 0. With fewer boxes per image, matching them with predictions needs less memory.",
-    "weaker augmentation: small data sets overfit earlier",
+    "weaker augmentation: small datasets overfit earlier",
     _less_mixup,
 )
 LESS_MOSAIC = RemedyStep(
     "less-mosaic",
     "Reduce `mosaic` to 0.75, then to 0.5, for the same reason as `mixup`.",
-    "weaker augmentation: small data sets overfit earlier",
+    "weaker augmentation: small datasets overfit earlier",
     _less_mosaic,
 )
 

@@ -1,4 +1,4 @@
-"""Output of `holdfast init`: the plan it wrote for a data set and this machine."""
+"""Output of `holdfast init`: the plan it wrote for a dataset and this machine."""
 
 from __future__ import annotations
 

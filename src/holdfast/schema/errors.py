@@ -11,7 +11,7 @@ HoldfastError                what happened, what to do next, where to look
     ├── FolderNotWritable    the run folder cannot be created or written to
     ├── FolderGone           the working folder was removed
     ├── PlanInvalid          a setting is invalid
-    ├── DataSetInvalid       the data set is missing, or does not match its description
+    ├── DataSetInvalid       the dataset is missing, or does not match its description
     ├── RecordUnknown        not a record of a training, or not a readable one
     ├── JournalUnreadable    the journal is missing, unreadable, or written by a newer Holdfast
     └── PlatformUnsupported  Windows

@@ -1,4 +1,4 @@
-"""The scan of a YOLO data set: one small frozen record for each image and its label file."""
+"""The scan of a YOLO dataset: one small frozen record for each image and its label file."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ class ImageRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of scanning a data set."""
+    """The result of scanning a dataset."""
 
     root: str
     names: dict[int, str]
-    """Class names, as far as the data set provides them."""
+    """Class names, as far as the dataset provides them."""
     images: tuple[ImageRecord, ...]
     total: int
-    """Number of images in the data set; larger than the number scanned if time ran out."""
+    """Number of images in the dataset; larger than the number scanned if time ran out."""
     stray_labels: int = 0
     """Number of label files without an image."""
     stray_examples: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The data set's __getitem__ uses a leftover variable instead of its index: every item of every batch is the first one."""
+"""The dataset's __getitem__ uses a leftover variable instead of its index: every item of every batch is the first one."""
 
 import torch
 from torch import nn

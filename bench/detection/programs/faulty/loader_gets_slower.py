@@ -1,4 +1,4 @@
-"""The data set opens its index again for every item and searches it from the start: each epoch takes far longer."""
+"""The dataset opens its index again for every item and searches it from the start: each epoch takes far longer."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The data set waits for a lock that is never released; the process sleeps forever and prints nothing."""
+"""The dataset waits for a lock that is never released; the process sleeps forever and prints nothing."""
 
 import threading
 

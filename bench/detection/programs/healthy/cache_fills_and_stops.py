@@ -1,4 +1,4 @@
-"""The data set caches decoded images: memory grows by 160 MB in the first epoch, then stops."""
+"""The dataset caches decoded images: memory grows by 160 MB in the first epoch, then stops."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Shared parts of the data set checks: the type of their results, and the formatting of paths and numbers."""
+"""Shared parts of the dataset checks: the type of their results, and the formatting of paths and numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CheckResult(NamedTuple):
 
 
 def format_path(path: str, root: str = "") -> str:
-    """Format a path for display: relative to the folder of the data set, on one line regardless of its characters."""
+    """Format a path for display: relative to the folder of the dataset, on one line regardless of its characters."""
     below = path.removeprefix(root.rstrip("/") + "/") if root else path
     plain = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in below)
     return plain if len(plain) <= MAX_NAME else "…" + plain[1 - MAX_NAME :]

@@ -1,6 +1,6 @@
 """Images that look alike: pairs of 128-bit image hashes that differ in few bits, found without comparing all pairs.
 
-The threshold depends on the data set. In the hashes of unrelated images, about half of the bits differ, but far fewer if all
+The threshold depends on the dataset. In the hashes of unrelated images, about half of the bits differ, but far fewer if all
 images show a street under a sky. Two images count as near copies if their distance is one that unrelated images of this data
 set would hardly ever reach.
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BITS = 128
 ALWAYS_NEAR = 4
-"""Bits that may differ if an image was only re-encoded: this counts as near in any data set."""
+"""Bits that may differ if an image was only re-encoded: this counts as near in any dataset."""
 MAX_DISTANCE = 20
 """The upper bound of the threshold: a shift by a fortieth of the width, or a different focus."""
 MAX_DISTANCE_OF_MANY = 14
@@ -37,7 +37,7 @@ def distance(one: int, other: int) -> int:
 
 
 def sample_distances(hashes: Sequence[int]) -> list[int]:
-    """Return the sorted distances of pairs from the whole data set. The choice of pairs is deterministic."""
+    """Return the sorted distances of pairs from the whole dataset. The choice of pairs is deterministic."""
     count = len(hashes)
     steps = [step for step in (count // 2, count // 3, count // 5 + 1, count // 7 + 2) if step]
     rounds = max(1, count * len(steps) // MAX_SAMPLED)
@@ -50,7 +50,7 @@ def sample_distances(hashes: Sequence[int]) -> list[int]:
 
 
 def find_threshold(hashes: Sequence[int]) -> int:
-    """Return the number of bits in which two images of this data set may differ and still count as near copies.
+    """Return the number of bits in which two images of this dataset may differ and still count as near copies.
 
     The spread is estimated from the upper half of the distances, because the lower half contains the near copies themselves.
     """

@@ -2,7 +2,7 @@
 
 A name alone does not show whether a number counts frames or something else. So a name is trusted if it states that the image
 is from a video and there are several videos. Otherwise it is trusted only if images with neighbouring numbers look clearly
-more alike than two random images: a relation within this data set, not a fixed threshold.
+more alike than two random images: a relation within this dataset, not a fixed threshold.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class CheckContext:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Framework settings found in the plan or the command: data, model, imgsz, batch, workers, cache, ..."""
     data: Path | None = None
-    """The YAML file of a YOLO data set, if one is known; the file may not exist."""
+    """The YAML file of a YOLO dataset, if one is known; the file may not exist."""
     write_split: Path | None = None
     """A folder to write a better split to; None: only report the split."""
     run_python: PythonRunner | None = None

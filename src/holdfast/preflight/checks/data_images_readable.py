@@ -1,4 +1,4 @@
-"""Can every image of the data set be decoded?
+"""Can every image of the dataset be decoded?
 
 **What it checks.** Decodes each image of train, val and test. A JPEG is decoded at one eighth of its size, which still reads every byte.
 The check reports files that are truncated, corrupt, empty, not an image, too small (Ultralytics skips images under 10 pixels) or too

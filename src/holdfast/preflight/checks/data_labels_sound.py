@@ -1,7 +1,7 @@
 """Does every image have labels, and is every label line valid?
 
 **What it checks.** Reports missing or empty label files, label files without an image, lines that contain non-numeric values or the
-wrong number of values, classes that are not in the data set's list of names, coordinates outside 0 to 1, boxes without area, and
+wrong number of values, classes that are not in the dataset's list of names, coordinates outside 0 to 1, boxes without area, and
 duplicate lines. Boxes and polygons are supported, and poses if the YAML file has `kpt_shape`.
 
 **Why.** If a label file has one invalid line, Ultralytics skips the image **with all of its labels**, and logs only one line among

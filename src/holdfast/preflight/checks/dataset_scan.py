@@ -1,4 +1,4 @@
-"""A scan of the data set that all data checks share. The first check makes it, within its time limit."""
+"""A scan of the dataset that all data checks share. The first check makes it, within its time limit."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _scans: dict[tuple[Path, str], tuple[DataSet, Survey]] = {}
 
 
 def read_data(context: CheckContext) -> DataSet:
-    """Read the data set. Raises DataSetInvalid with messages for the user."""
+    """Read the dataset. Raises DataSetInvalid with messages for the user."""
     assert context.data is not None, "the check must declare that it needs the data"
     return read(context.data, cwd=context.cwd)
 
 
 def get_survey(context: CheckContext) -> Survey:
-    """Return the scan of the data set. Raises NotChecked if it cannot be scanned."""
+    """Return the scan of the dataset. Raises NotChecked if it cannot be scanned."""
     return get_data_and_survey(context)[1]
 
 

@@ -86,7 +86,7 @@ def _estimate_cache(context: CheckContext) -> float:
 
 
 def count_images(context: CheckContext) -> int:
-    """Return the number of images in train and val of the data set; 0 if it is unknown."""
+    """Return the number of images in train and val of the dataset; 0 if it is unknown."""
     if context.data is None:
         return 0
     try:

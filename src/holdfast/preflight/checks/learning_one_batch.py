@@ -3,7 +3,7 @@
 **What it checks.** The dry run trains repeatedly on the first batch, on the device that your script uses, starting from the model's
 initial weights, at the peak learning rate of the run. The loss must fall. If it does not, lower or higher learning rates are tried.
 
-**Why.** A model that can learn at all overfits one batch in a few steps. A model that cannot will not learn a whole data set in ten
+**Why.** A model that can learn at all overfits one batch in a few steps. A model that cannot will not learn a whole dataset in ten
 hours either. Possible causes: the loss does not depend on the weights, gradients do not reach the weights or are lost on the device, or
 the labels do not match the inputs.
 

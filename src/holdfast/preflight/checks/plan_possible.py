@@ -1,6 +1,6 @@
 """Can the plan run at all?
 
-**What it checks.** Performs the same checks as `holdfast run PLAN.toml` before it starts: do the data set, the model, the interpreter
+**What it checks.** Performs the same checks as `holdfast run PLAN.toml` before it starts: do the dataset, the model, the interpreter
 and the folders exist? Is there enough disk space for what the plan will write? Does the machine have the memory that the budget allows?
 
 **Why.** Without this check, a model file that is missing in the third stage is only noticed hours later.

@@ -158,7 +158,7 @@ def ultralytics_settings(context: CheckContext, root: Path, scratch: Scratch) ->
 
 
 def _link_sample(context: CheckContext, folder: Path, scratch: Scratch) -> Path | None:
-    """Link a sample of a large data set and return its YAML file; None if the data set is small or cannot be read."""
+    """Link a sample of a large dataset and return its YAML file; None if the dataset is small or cannot be read."""
     if context.data is None or not context.uses_ultralytics:
         return None
     try:

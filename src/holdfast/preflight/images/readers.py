@@ -50,7 +50,7 @@ class Request(NamedTuple):
 
 
 class Task(NamedTuple):
-    """The properties that all images of a data set share."""
+    """The properties that all images of a dataset share."""
 
     classes: int | None
     columns: int | None

@@ -1,4 +1,4 @@
-"""A survey of a data set: its images, their labels, and labels without an image."""
+"""A survey of a dataset: its images, their labels, and labels without an image."""
 
 from __future__ import annotations
 
