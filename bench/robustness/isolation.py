@@ -104,9 +104,10 @@ class AuditHook:
             self._note(f"{'unpickles' if event == 'pickle.find_class' else event} {str(given[:2])[:200]}")
 
     def _check_open(self, path: Any, _mode: Any, flags: int) -> None:
-        if getattr(os, "O_TMPFILE", 0) and flags & os.O_TMPFILE == os.O_TMPFILE:
-            return  # a file without a name: how Holdfast tests whether a results folder is writable
-        if isinstance(path, (str, bytes)) and flags & WRITES and not self._is_inside(path):
+        # A folder is only opened to create a file without a name in it: Holdfast tests so whether it is writable.
+        if not isinstance(path, (str, bytes)) or not flags & WRITES or Path(os.fsdecode(path)).is_dir():
+            return
+        if not self._is_inside(path, follow=not flags & os.O_NOFOLLOW):
             self._note(f"writes {os.fsdecode(path)!r}")
 
     def _check_paths(self, event: str, paths: tuple[Any, ...]) -> None:
