@@ -275,7 +275,7 @@ def test_yolo_in_two_stages_is_measured_before_the_second(tmp_path):
     first, second = summary["stages"]
     assert [(attempt["stage"], attempt["exit"]["code"]) for attempt in summary["attempts"]] == [("one", 0), ("two", 0)]
     assert second["weights"] == first["best"]
-    assert "a short trial at 64 px, batch 4, held" in second["expects"]
+    assert "a short run at 64 px, batch 4, used up to" in second["expects"]
     assert (tmp_path / "runs/detect/shapes-two/results.csv").is_file()
     two = RunFolder(tmp_path / ".holdfast/runs/shapes-1/stages/2-two")
     assert load_run_state(replay(two)).attempt.metrics.final.source == "best.pt on the CPU"
