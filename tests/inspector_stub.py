@@ -57,7 +57,7 @@ class StubProbe:
         self.registered_models = []
         self.inspectors = []
         self.events = []
-        self.seen = {}
+        self.seen, self.missing = {}, {}
         self.notes = []
         self.pauses = []
 
@@ -68,10 +68,15 @@ class StubProbe:
     def emit(self, event, **fields):
         self.events.append(events.decode(encode_event(event, fields)))
 
-    def see(self, kind, text="seen"):
-        self.seen[kind] = text
+    def see(self, kind, remark=""):
+        self.seen[kind] = remark
+        self.missing.pop(kind, None)
 
-    def note(self, what, detail=""):
+    def miss(self, kind, why):
+        self.missing[kind] = why
+        self.seen.pop(kind, None)
+
+    def note(self, what, detail="", code=""):
         self.notes.append((what, detail))
 
     def paused(self, seconds):

@@ -19,7 +19,7 @@ from running import HOLDFAST, environment
 
 from holdfast.preflight.case_contexts import linux, mac
 from holdfast.preflight.checks import all_checks, runner
-from holdfast.preflight.checks.check import Answer, Check, NotChecked, device_kind, finding
+from holdfast.preflight.checks.check import Answer, Check, NotChecked, finding
 from holdfast.preflight.checks.context import build_context, parse_settings
 from holdfast.preflight.checks.interpreter import PythonClient, Reply
 from holdfast.preflight.checks.runner import Report, run_all, select_checks
@@ -304,14 +304,6 @@ def test_settings_of_a_command():
     assert parse_settings(words) == {"data": "d.yaml", "imgsz": 320, "cache": True, "device": None}
     words = ["python", "train.py", "--img", "640", "--batch-size=8", "--weights", "y.pt", "--device", "0", "--data"]
     assert parse_settings(words) == {"imgsz": 640, "batch": 8, "model": "y.pt", "device": 0}
-
-
-@pytest.mark.parametrize(
-    ("device", "kind"),
-    [("0", "cuda"), ("0,1", "cuda"), ("[0, 1]", "cuda"), ("cuda:1", "cuda"), ("MPS", "mps"), (None, "")],
-)
-def test_kind_of_a_device(device, kind):
-    assert device_kind(device) == kind
 
 
 def test_ground_of_a_plan(tmp_path):

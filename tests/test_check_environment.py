@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from holdfast.diagnosis.versions import torchvision_for
+from holdfast.frameworks import framework_packages
 from holdfast.machine.commands import CommandOutput
 from holdfast.machine.linux import LinuxMachine
 from holdfast.machine.macos import MacMachine
 from holdfast.machine.power import Power, parse_pmset, read_supplies
-from holdfast.preflight.case_contexts import linux, mac
+from holdfast.preflight.case_contexts import GIB, linux, mac
 from holdfast.preflight.checks import all_checks
 from holdfast.preflight.checks.check import finding
+from holdfast.preflight.checks.context import _query_facts
 from holdfast.preflight.checks.interpreter import Reply, parse_facts
 from holdfast.preflight.checks.runner import run_all
+from holdfast.probe.holdfast_probe.env_scripts import facts
 
 ENVIRONMENT = [check for check in all_checks() if check.kind == "environment"]
-CASES = [(check, case) for check in all_checks() for case in check.cases]
+CASES = [(check, case) for check in all_checks() for case in check.cases()]
 
 
 @pytest.mark.parametrize(("check", "case"), CASES, ids=[f"{check.id}: {case.description}" for check, case in CASES])
@@ -33,7 +37,7 @@ def test_check_keeps_its_cases(check, case):
 
 @pytest.mark.parametrize("check", ENVIRONMENT, ids=lambda check: check.id)
 def test_check_has_cases_of_both_sorts(check):
-    speaks = {case.expected in ("warn", "fatal") for case in check.cases}
+    speaks = {case.expected in ("warn", "fatal") for case in check.cases()}
     assert speaks == {True, False}
 
 
@@ -47,6 +51,26 @@ def test_remedy_of_the_first_report_names_the_version():
     result = result_of("versions-known-bad", mac(torch="2.2.1", macos="14.4.1", packages={"numpy": "1.26.4"}))
     assert result.findings[0].remedies[0] == "install torch 2.3 or newer"
     assert "pytorch#122016" in " ".join(result.findings[0].evidence)
+
+
+@pytest.mark.parametrize(("context", "status"), [(mac, "fatal"), (linux, "passed")])
+def test_known_bug_of_a_framework_on_a_mac(context, status):
+    assert result_of("versions-known-bad", context(packages={"ultralytics": "8.3.203"})).status == status
+    assert result_of("versions-known-bad", context(packages={"ultralytics": "8.4.190"})).status == "passed"
+
+
+@pytest.mark.parametrize(
+    ("free", "settings", "status"),
+    [
+        (3 * GIB, {"model": "yolo11n.pt"}, "passed"),
+        (3 * GIB, {"model": "yolo11x.yaml"}, "warn"),
+        (30 * GIB, {"model": "yolo11x.yaml", "epochs": 100, "save_period": 1}, "warn"),
+        (GIB // 2, {"model": "yolo11x.yaml"}, "fatal"),
+    ],
+)
+def test_space_for_the_checkpoints_of_a_model(tmp_path, free, settings, status):
+    context = linux(free_disk=lambda _: free, cwd=tmp_path, settings=settings)
+    assert result_of("disk-enough", context).status == status
 
 
 def test_torchvision_is_named_with_its_source():
@@ -96,7 +120,7 @@ def test_workers_are_bounded_by_cores_and_none_on_mps():
     from holdfast.preflight.checks import estimates
 
     yolo = {"command": ("yolo", "train")}
-    many, why = estimates.estimate_memory(linux(**yolo, settings={"workers": 64}, cores=4))
+    many, why = estimates.estimate_memory(linux(**yolo, device="cuda:0", settings={"workers": 64}, cores=4))
     assert "4 loader workers" in why
     none, why = estimates.estimate_memory(mac(**yolo, settings={"workers": 64}))
     assert "workers" not in why
@@ -229,3 +253,12 @@ def test_energy_is_saved_by_profile(tmp_path):
 
 def test_finding_is_made_under_the_checks_name():
     assert finding("swap-in-use", "warn", "It swaps.").rule == "swap-in-use"
+
+
+def test_versions_of_the_packages_of_frameworks_are_asked_for():
+    asked = []
+    _query_facts(lambda *given: asked.append(given) or Reply((PYTHON,)), frozenset({"faiss"}), ["python"], 1.0)
+    ((_, (packages, *libraries), *_),) = asked
+    assert {"torch", "numpy", *framework_packages()} <= set(packages.split(","))
+    assert libraries == ["faiss"]
+    assert facts.get_versions(["msgspec", "no-such-package"]) == {"msgspec": msgspec.__version__}

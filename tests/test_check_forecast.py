@@ -11,20 +11,29 @@ from types import SimpleNamespace
 import pytest
 from data_sets import described, drawn, save
 
-from holdfast.preflight.case_contexts import GIB, RecordedMachine, linux
-from holdfast.preflight.checks import check, forecast_memory, forecast_pace, forecast_trial
+from holdfast.frameworks.ultralytics import forecast_trial
+from holdfast.frameworks.ultralytics.checks import forecast_memory
+from holdfast.frameworks.ultralytics.checks.forecast_disk import estimate_written
+from holdfast.frameworks.ultralytics.checks.forecast_memory import recorded
+from holdfast.frameworks.ultralytics.cost_estimate import (
+    ImageCounts,
+    estimate_memory,
+    estimate_times,
+    find_largest_stage,
+    sum_times,
+)
+from holdfast.frameworks.ultralytics.forecast_trial import ShortRun, count_images
+from holdfast.frameworks.ultralytics.short_run import Measurement
+from holdfast.frameworks.ultralytics.short_run_metrics import ShortRunTiming
+from holdfast.preflight.case_contexts import RecordedMachine, linux
+from holdfast.preflight.checks import check, forecast_pace
 from holdfast.preflight.checks.check import Answer, finding
 from holdfast.preflight.checks.context import build_context
-from holdfast.preflight.checks.forecast_disk import estimate_written
-from holdfast.preflight.checks.forecast_memory import recorded
-from holdfast.preflight.checks.forecast_trial import ShortRun, count_images
 from holdfast.preflight.checks.runner import run_all, select_checks
-from holdfast.preflight.cost_estimate import ImageCounts, estimate_memory, estimate_times, find_largest_stage, sum_times
-from holdfast.preflight.short_run import Measurement
-from holdfast.preflight.short_run_metrics import ShortRunTiming
 from holdfast.preflight.validate_plan import validate
 from holdfast.schema.errors import PlanInvalid
 from holdfast.schema.plan import Plan, Stage, Validation
+from holdfast.schema.units import GIB
 from holdfast.storage.plan.load import read
 from holdfast.supervisor.child_env import overrides_for
 
@@ -232,7 +241,7 @@ def test_what_would_fit_is_told(monkeypatch):
         return Measurement(batch, imgsz, training=int(GIB + 600 * batch * imgsz * imgsz))
 
     monkeypatch.setattr(forecast_memory, "measure", trial)
-    monkeypatch.setattr("holdfast.preflight.batch_finder.get_memory_limit", lambda _: 3 * GIB)
+    monkeypatch.setattr("holdfast.frameworks.ultralytics.batch_finder.get_memory_limit", lambda _: 3 * GIB)
     found = recorded(peak=1 + 600 * 16 * 640 * 640 / GIB)
     context = linux(machine=RecordedMachine(available=3 * GIB), deadline=lambda: 300.0)
     remedies = forecast_memory._remedies(context, found)

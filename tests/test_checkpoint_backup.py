@@ -117,7 +117,7 @@ def test_the_newest_comes_first_and_what_does_not_fit_is_said(tmp_path, monkeypa
     files, left_out = kept_at(tmp_path, [(old, 1), (new, 2), (small, 0)], reserve_bytes=100)
     assert [Path(f.path).name for f in files] == ["new.pt", "small.pt"]
     assert len(left_out) == 1
-    assert left_out[0].startswith(f"{old}: it needs 0.0 MB, but only ")
+    assert left_out[0].startswith(f"{old}: it needs 0.00 MiB, but only ")
 
 
 def test_what_is_no_file_is_left_out_with_its_reason(tmp_path):
@@ -202,7 +202,7 @@ def test_what_is_copied_is_bounded(tmp_path, monkeypatch):
     files, left_out = kept_at(tmp_path, [(new, 1), (old, 1), ("many", 1)])
     assert [file.path for file in files] == [str(new)]
     assert [said.partition(": ")[2] for said in left_out] == [
-        "it needs 0.0 MB, but only 0.0 MB is left of the copy limit",
+        "it needs 0.00 MiB, but only 0.00 MiB is left of the copy limit",
         "it contains more than 3 files",
     ]
     endless = io.BytesIO(b"x" * 5000)

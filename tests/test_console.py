@@ -63,7 +63,7 @@ def hostile_run(folder: Path, *, over: bool) -> RunFolder:
         events.OutputMatched(at=3, rule=HOSTILE, stream=HOSTILE, text=HOSTILE),
         events.SupervisorNote(at=3, what=HOSTILE, detail=HOSTILE),
         events.FindingMade(at=3, finding=finding),
-        events.AttemptEnded(at=4, attempt=1, code=1, signal=HOSTILE, stopped_by=HOSTILE, planned=HOSTILE, last_lines=[HOSTILE],
+        events.AttemptEnded(at=4, attempt=1, code=1, signal=HOSTILE, stopped_by="rule", rule=HOSTILE, planned=HOSTILE, last_lines=[HOSTILE],
                             evidence=[events.Evidence(HOSTILE, HOSTILE)]),
         events.CheckpointsBackedUp(at=5, attempt=1, files=[events.BackedUpFile(HOSTILE, HOSTILE, 1)], left_out=[HOSTILE]),
         events.DecisionMade(at=5, decision=Decision(action="stop", attempt=1, why=HOSTILE, cause=HOSTILE)),
@@ -209,7 +209,9 @@ def test_nothing_prints_past_the_console():
     found = set()
     for path in root.rglob("*.py"):
         name = str(path.relative_to(root))
-        if name.startswith(("probe/", "simulator/")):  # run inside trainings, or print what the console printed
+        if "probe" in path.parts or name.startswith(
+            "simulator/"
+        ):  # run inside trainings, or print what the console printed
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             makes_console = (

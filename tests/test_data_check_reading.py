@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import subprocess
 import sys
 import zlib
 from collections import Counter
@@ -15,9 +16,9 @@ from data_sets import BOX, drawn, save, write_label
 from PIL import Image
 
 from holdfast.diagnosis.dataset.labels import is_dropped
+from holdfast.frameworks.ultralytics.image_survey import survey
 from holdfast.preflight.images import readers
 from holdfast.preflight.images.order import MAX_IN_ORDER, spread
-from holdfast.preflight.images.survey import survey
 
 NO_UTF8 = os.fsdecode(b"caf\xe9.jpg")
 
@@ -297,6 +298,23 @@ def test_an_interpreter_that_cannot_read_says_why(tmp_path, program):
         python.write_text(program)
         python.chmod(0o755)
     with pytest.raises(readers.ReadersFailed, match="out of order" if program else "cannot be started"):
+        read(tmp_path, python=str(python))
+
+
+def test_an_interpreter_that_exits_before_its_task_arrives_says_why(tmp_path, monkeypatch):
+    def start(*args, **options):
+        process = popen(*args, **options)
+        if args[0][0] == str(python):  # not the watchdog
+            process.wait()
+        return process
+
+    popen = subprocess.Popen
+    monkeypatch.setattr(readers.subprocess, "Popen", start)
+    save(tmp_path, "train", "a.png", drawn(1))
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho out of order >&2; exit 3\n")
+    python.chmod(0o755)
+    with pytest.raises(readers.ReadersFailed, match="out of order"):
         read(tmp_path, python=str(python))
 
 

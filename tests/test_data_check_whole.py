@@ -10,12 +10,12 @@ import pytest
 from data_sets import BOX, described, drawn, save
 from PIL import Image
 
+from holdfast.frameworks.ultralytics.data_set import read
+from holdfast.frameworks.ultralytics.dataset_scan import clear
 from holdfast.preflight.case_contexts import RecordedMachine
 from holdfast.preflight.checks.check import CheckContext
-from holdfast.preflight.checks.dataset_scan import clear
 from holdfast.preflight.checks.interpreter import Interpreter
 from holdfast.preflight.checks.runner import run_all, select_checks
-from holdfast.preflight.yolo_data import read
 from holdfast.schema.plan import Plan, Stage
 
 

@@ -11,16 +11,16 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from holdfast.probe.holdfast_probe.frameworks.ultralytics import dry_run as ultralytics_dry_run
 
+from holdfast.frameworks.ultralytics import data_set, dry_run_settings
 from holdfast.machine import this_machine
-from holdfast.preflight import yolo_data
 from holdfast.preflight.checks import by_id
 from holdfast.preflight.checks.check import CheckContext
 from holdfast.preflight.checks.runner import run_all
 from holdfast.preflight.dry_run import environment, scratch
 from holdfast.preflight.dry_run.cache import REQUEST
 from holdfast.preflight.dry_run.run import find_device_argument, replace_device, run_in_scratch
-from holdfast.probe.holdfast_probe.dry_run import trackers
 from holdfast.probe.holdfast_probe.dry_run.batches import copy_batch, find_input, zero_input
 from holdfast.probe.holdfast_probe.dry_run.write_guard import WriteGuard
 
@@ -129,7 +129,7 @@ def test_the_device_is_changed_where_the_command_names_it():
 
 def test_a_large_data_set_is_dry_run_on_a_few_of_its_images(tmp_path, monkeypatch):
     """With links: Ultralytics would read every label before its first batch."""
-    monkeypatch.setattr(environment, "SAMPLE", {"train": 3, "val": 2})
+    monkeypatch.setattr(dry_run_settings, "SAMPLE", {"train": 3, "val": 2})
     for split in ("train", "val"):
         for kind in ("images", "labels"):
             (tmp_path / f"data/{kind}/{split}").mkdir(parents=True)
@@ -140,12 +140,12 @@ def test_a_large_data_set_is_dry_run_on_a_few_of_its_images(tmp_path, monkeypatc
     yaml.write_text(f"path: {tmp_path}/data\ntrain: images/train\nval: images/val\nnames: [thing]\n")
     asked = replace(context(tmp_path, "yolo", "train"), data=yaml)
     made = scratch.Scratch(tmp_path, tmp_path / "scratch")
-    assert "data" not in environment.ultralytics_settings(asked, tmp_path / "small", made)
-    monkeypatch.setattr(environment, "MANY_IMAGES", 10)
-    few = Path(environment.ultralytics_settings(asked, tmp_path / "root", made)["data"])
-    read = yolo_data.read(few)
+    assert "data" not in environment.get_settings(asked, tmp_path / "small", made)
+    monkeypatch.setattr(dry_run_settings, "MANY_IMAGES", 10)
+    few = Path(environment.get_settings(asked, tmp_path / "root", made)["data"])
+    read = data_set.read(few)
     assert [len(read.splits[split]) for split in ("train", "val")] == [3, 2]
-    assert all(image.exists() and yolo_data.label_path(image).exists() for image in read.splits["train"])
+    assert all(image.exists() and data_set.label_path(image).exists() for image in read.splits["train"])
 
 
 # --- the user's files -------------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def test_trackers_are_switched_off_in_memory_alone():
         update = __setitem__
 
     settings = Written(wandb=True, mlflow=True, runs_dir="/runs")
-    trackers._disable_in_settings(SimpleNamespace(SETTINGS=settings))
+    ultralytics_dry_run._disable_trackers(SimpleNamespace(SETTINGS=settings))
     assert settings == {"wandb": False, "mlflow": False, "runs_dir": "/runs"}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.preflight import write_split, yolo_data, yolo_labels
+from holdfast.frameworks.ultralytics import data_set, labels, write_split
 from holdfast.probe.holdfast_probe import image_scan
 from holdfast.schema.errors import DataSetInvalid
 from holdfast.storage.safe_yaml import MAX_NODES, YamlRefused, load_yaml
@@ -49,12 +49,12 @@ HOSTILE = {
 READS = """
 import json, resource, sys
 from pathlib import Path
-from holdfast.preflight import yolo_data
+from holdfast.frameworks.ultralytics import data_set
 from holdfast.schema.errors import DataSetInvalid
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 for path in map(Path, sys.argv[1:]):
     try:
-        said = "read: %r" % yolo_data.read(path)
+        said = "read: %r" % data_set.read(path)
     except DataSetInvalid as error:
         said = error.what
     print(json.dumps(said), flush=True)
@@ -127,7 +127,7 @@ def test_a_pipe_as_a_label_or_a_image_is_not_waited_for(folder):
     (folder / "labels/train/a.txt").unlink()
     os.mkfifo(folder / "labels/train/a.txt")
     (folder / "data.yaml").write_text(HEAD + "names: [a]")
-    sample = yolo_labels.sample_labels(yolo_data.read(folder / "data.yaml"), "train")
+    sample = labels.sample_labels(data_set.read(folder / "data.yaml"), "train")
     assert [fault.message for fault in sample.faults] == ["cannot be read: not a regular file"]
     scanner = image_scan.ImageScanner()
     assert scanner.scan(str(folder / "pipe")) == {"problem": "not-a-file"}
@@ -138,37 +138,37 @@ def test_a_pipe_as_a_label_or_a_image_is_not_waited_for(folder):
 
 def test_labels_of_any_size_are_looked_at_up_to_a_bound(folder, monkeypatch):
     """What was not looked at is not claimed to have been."""
-    monkeypatch.setattr(yolo_labels, "MAX_READ", 30)
+    monkeypatch.setattr(labels, "MAX_READ", 30)
     for number in range(9):
         (folder / f"images/train/{number}.jpg").write_bytes(b"")
         (folder / f"labels/train/{number}.txt").write_text("0 0.5 0.5 0.2 0.2\n")
     (folder / "data.yaml").write_text(HEAD + "names: [a]")
-    sample = yolo_labels.sample_labels(yolo_data.read(folder / "data.yaml"), "train")
+    sample = labels.sample_labels(data_set.read(folder / "data.yaml"), "train")
     assert (sample.checked, sample.total, sample.missing, sample.boxes) == (2, 10, 0, 2)
 
 
 def test_a_split_that_is_half_the_disk_is_not_walked(folder, monkeypatch):
     """`train: /` names every folder of the machine."""
-    monkeypatch.setattr(yolo_data, "MAX_FOLDERS", 3)
+    monkeypatch.setattr(data_set, "MAX_FOLDERS", 3)
     for number in range(5):
         (folder / f"images/train/{number}").mkdir()
     (folder / "data.yaml").write_text(HEAD + "names: [a]")
     with pytest.raises(DataSetInvalid, match="more than 3 folders"):
-        yolo_data.read(folder / "data.yaml")
+        data_set.read(folder / "data.yaml")
 
 
 def test_a_list_of_images_is_read_line_by_line(folder):
     """With a mark at its start, as editors leave it, and names from its own folder."""
     (folder / "list.txt").write_text("﻿./images/train/a.jpg\n\nimages/train/ä.png\nnotes.txt\n", encoding="utf-8")
     (folder / "data.yaml").write_text("train: list.txt\nval: images/val\nnames: [a]")
-    found = yolo_data.read(folder / "data.yaml").splits["train"]
+    found = data_set.read(folder / "data.yaml").splits["train"]
     assert found == [folder / "images/train/a.jpg", Path("images/train/ä.png")]
 
 
 def test_the_yaml_of_a_split_is_read_within_the_same_bounds(folder):
     """`--write-split` reads the data yaml once more."""
     (folder / "data.yaml").write_text(HEAD + "names: [a]")
-    data = yolo_data.read(folder / "data.yaml")
+    data = data_set.read(folder / "data.yaml")
     (folder / "data.yaml").write_text(HEAD + LAUGHS + "names: *j")
     with pytest.raises(YamlRefused):
         write_split._yaml(data, folder / "new", ["train", "val"])
@@ -182,15 +182,15 @@ def test_no_home_and_no_such_user_are_no_failure(monkeypatch, variable):
     if variable:
         monkeypatch.setenv("YOLO_CONFIG_DIR", variable)
     monkeypatch.setattr("pwd.getpwuid", lambda _: (_ for _ in ()).throw(KeyError("uid not found")))
-    assert yolo_data.find_ultralytics_folder("datasets_dir") is None
+    assert data_set.find_ultralytics_folder("datasets_dir") is None
 
 
 def test_a_link_to_a_image_with_a_long_name_can_be_made(tmp_path):
     """A name of 255 bytes has no room for the number that a dry run puts before it."""
     long = tmp_path / ("ä" * 125 + ".jpg")
     long.touch()
-    (tmp_path / yolo_data.link_name(7, long)).symlink_to(long)
-    assert yolo_data.link_name(7, Path("a/b.jpg")) == "00007-b.jpg"
+    (tmp_path / data_set.link_name(7, long)).symlink_to(long)
+    assert data_set.link_name(7, Path("a/b.jpg")) == "00007-b.jpg"
 
 
 def test_a_name_too_long_for_any_file_is_a_image_that_is_missing(folder):
@@ -208,6 +208,6 @@ def test_the_kernels_folders_are_not_walked(tmp_path):
     """/proc has links to every folder of the machine: an image that is reached only through it is none of the dataset."""
     (tmp_path / "1.jpg").touch()
     (tmp_path / "link").symlink_to("/proc/self")
-    assert list(yolo_data._walk(tmp_path, 10)) == [tmp_path / "1.jpg"]
-    assert list(yolo_data._walk(Path("/proc/self/fd"), 10)) == []
-    assert next(yolo_data._walk(Path("/proc"), 10), None) is None
+    assert list(data_set._walk(tmp_path, 10)) == [tmp_path / "1.jpg"]
+    assert list(data_set._walk(Path("/proc/self/fd"), 10)) == []
+    assert next(data_set._walk(Path("/proc"), 10), None) is None

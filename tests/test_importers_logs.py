@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from diagnosed import FIXTURES, of, read, written
 
-from holdfast.importers import text
+from holdfast.importers import plain_log, text
+from holdfast.importers.base import EpochProgress, Importer, framework_importers
 from holdfast.importers.diagnose import diagnose
 from holdfast.importers.log_lines import parse_line
 from holdfast.schema import events
@@ -175,7 +176,7 @@ def test_two_gigabytes_are_read_by_their_ends(tmp_path):
     found = diagnose(path)
     assert found.reading.position == "epoch 90 of 100"
     assert found.state.attempt.ended.signal == "SIGKILL"
-    assert "2.1 GB" in found.reading.notes[0]
+    assert "2.0 GiB" in found.reading.notes[0]
     assert "was not read at all" in found.reading.notes[0]
 
 
@@ -201,3 +202,29 @@ def test_stream_keeps_its_end(monkeypatch):
     assert source.tail.endswith("line 4999\n")
     assert len(source.head) + source.between + len(source.tail) == len(whole)
     assert len(source.tail) < 6000
+
+
+# --- frameworks -------------------------------------------------------------------------------------------------------
+
+
+class OtherParser:
+    """A framework that prints `tick EPOCH`, and nothing that a plain log would count."""
+
+    source = "other"
+    current = None
+    final = None
+
+    def take(self, line):
+        word, _, number = line.partition(" ")
+        return (True, EpochProgress(int(number), 2, 1, 1)) if word == "tick" else (False, None)
+
+    def flush(self):
+        return None
+
+
+def test_every_framework_reads_its_lines_of_a_log(monkeypatch, tmp_path):
+    other = Importer("Other", (), "", None, None, make_log_parser=OtherParser)
+    importers = [*framework_importers(), other]
+    monkeypatch.setattr(plain_log, "framework_importers", lambda: importers)
+    _, found = read(written(tmp_path, "train.log", "tick 1\nloss: 3\ntick 2\n"))
+    assert [(event.epoch, event.source) for event in of(events.Epoch, found)] == [(1, "other"), (2, "other")]

@@ -7,8 +7,10 @@ import json
 import pytest
 from diagnosed import FIXTURES, of, read, written
 
-from holdfast.importers.settings import find_unknown_settings, parse_settings
+from holdfast.importers.exits import infer_end
+from holdfast.importers.settings import parse_settings
 from holdfast.schema import events
+from holdfast.schema.errors import RecordUnknown
 
 # --- Ultralytics ------------------------------------------------------------------------------------------------------
 
@@ -74,7 +76,7 @@ def test_patience_that_ran_out_is_an_orderly_end(tmp_path):
     written(tmp_path, "args.yaml", "epochs: 100\npatience: 5\n")
     reading, found = read(tmp_path)
     assert reading.end.finished
-    assert "before its last epoch" in of(events.ProbeNote, found)[0].what
+    assert of(events.ProbeNote, found)[0].code == "stopped-early"
 
 
 def test_exit_code_wins_over_a_table_that_is_whole():
@@ -200,8 +202,52 @@ def test_settings_are_read_without_yaml():
     assert read_back == {"epochs": "10", "model": "yolo11n.pt", "nested": "", "imgsz": "384", "empty": "null"}
 
 
-def test_names_that_ultralytics_does_not_know():
-    assert find_unknown_settings({"val_period": "5", "epochs": "3"})[0].startswith(
-        "val_period is not an Ultralytics argument"
+@pytest.mark.parametrize(
+    ("text", "notes"),
+    [
+        ("val_period: 5\nepochs: 3\n", ["val_period is not an Ultralytics argument"]),
+        ("accumulate: 4\nepochs: 3\n", ["accumulate is not an Ultralytics argument"]),
+        ("epochs: 3\nval: true\n", []),
+    ],
+)
+def test_names_that_ultralytics_does_not_know(tmp_path, text, notes):
+    reading, _ = read(written(tmp_path, "args.yaml", text))
+    assert [note.partition(":")[0] for note in reading.notes] == notes
+
+
+# --- detection --------------------------------------------------------------------------------------------------------
+
+
+def test_message_names_the_files_of_all_importers(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RecordUnknown) as error:
+        read(tmp_path / "empty")
+    assert error.value.next_step.endswith(
+        "results.csv and args.yaml (Ultralytics), metrics.csv (Lightning), trainer_state.json (Transformers), "
+        "journal.jsonl (Holdfast), or a log"
     )
-    assert find_unknown_settings({"epochs": "3", "val": "true"}) == []
+
+
+def test_table_without_epochs_names_the_tables(tmp_path):
+    with pytest.raises(RecordUnknown) as error:
+        read(written(tmp_path, "numbers.csv", "a,b\n1,2\n"))
+    expected = "give the results.csv of Ultralytics, the metrics.csv of Lightning, or the training's log"
+    assert error.value.next_step == expected
+
+
+# --- how it ended -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "basis", "code"),
+    [
+        ({"exit_code": 3, "complete": "its table"}, "exit code", 3),
+        ({"exit_code": None, "words": ["Traceback (most recent call last):"]}, "output", 1),
+        ({"exit_code": None, "finished": "a line of its log", "complete": "its table"}, "output", 0),
+        ({"exit_code": None, "complete": "its table"}, "planned work", 0),
+        ({"exit_code": None}, None, None),
+    ],
+)
+def test_end_says_what_it_is_known_from(given, basis, code):
+    end = infer_end(**given)
+    assert (end.basis, end.code, end.is_known) == (basis, code, basis is not None)

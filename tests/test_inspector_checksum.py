@@ -41,7 +41,7 @@ def test_only_replicated_weights_are_summed(monkeypatch):
     probe.world_size, probe.step = 2, 1
     inspector.step_ended(None, True)
     assert probe.events == []
-    assert probe.seen["rank checksums"].startswith("not seen: no DistributedDataParallel")
+    assert probe.missing["rank checksums"].startswith("no DistributedDataParallel")
     replica = torch.nn.parallel.DistributedDataParallel(small_model())
     for step in (2, 3, 4):
         probe.step = step

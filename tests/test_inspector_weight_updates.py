@@ -43,7 +43,7 @@ def test_a_healthy_model_moves_and_nothing_is_called_stuck():
     first = told(probe)[0]
     assert (first.step, first.checked, first.of, first.moved, first.state_moved) == (1, 4, 4, 4, 4)
     assert first.stuck == first.zero_gradient == first.no_gradient == []
-    assert probe.seen["weight-updates"] == "seen"
+    assert probe.seen["weight-updates"] == ""
 
 
 def test_a_tensor_that_its_optimizer_never_writes_is_stuck():
@@ -325,7 +325,7 @@ def test_lbfgs_is_said_not_to_be_seen():
     probe, model = movement_probe(), small_model()
     optimizer = torch.optim.LBFGS(model.parameters())
     probe.inspectors[0].step_begins(optimizer, True)
-    assert probe.seen["weight-updates"].startswith("not seen: an LBFGS")
+    assert probe.missing["weight-updates"].startswith("an LBFGS")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])

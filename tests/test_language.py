@@ -77,7 +77,7 @@ DIALECT = {
 }
 """A pattern, at the beginning of a word -> what to write instead."""
 QUOTED = {
-    "schema/ultralytics_settings.py": "made from another project's files",
+    "frameworks/ultralytics/setting_values.py": "made from another project's files",
     "probe/holdfast_probe/secret_shapes.py": "names of vendors",
     "probe/holdfast_probe/secret_names.py": "names of vendors and programs",
     "probe/holdfast_probe/secret_programs.py": "names of programs",

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast.diagnosis.dataset.splitting import Split
-from holdfast.preflight import init_plan
-from holdfast.preflight.write_split import write as write_split
+from holdfast.frameworks.ultralytics import draft_plan
+from holdfast.frameworks.ultralytics.write_split import write as write_split
 from holdfast.schema.errors import FolderNotWritable, UsageError
 from holdfast.schema.plan import Plan
 from holdfast.storage import folder
@@ -54,7 +54,7 @@ def test_init_writes_through_no_link(data, outside, tmp_path, force):
     plan = tmp_path / "plan.toml"
     plan.symlink_to(outside / "new")
     with pytest.raises(UsageError, match="is a link"):
-        init_plan.init(data, model="yolo11n.yaml", out=plan, force=force)
+        draft_plan.init(data, model="yolo11n.yaml", out=plan, force=force)
     assert not list(outside.iterdir())
 
 
@@ -63,8 +63,8 @@ def test_a_plan_is_written_over_only_where_it_is_a_file(data, tmp_path):
     plan = tmp_path / "plan.toml"
     plan.write_text("was here")
     with pytest.raises(UsageError, match="already exists"):
-        init_plan.init(data, model="yolo11n.yaml", out=plan, force=False)
-    init_plan.init(data, model="yolo11n.yaml", out=plan, force=True)
+        draft_plan.init(data, model="yolo11n.yaml", out=plan, force=False)
+    draft_plan.init(data, model="yolo11n.yaml", out=plan, force=True)
     umask = os.umask(0)
     os.umask(umask)
     assert "was here" not in plan.read_text()
@@ -72,7 +72,7 @@ def test_a_plan_is_written_over_only_where_it_is_a_file(data, tmp_path):
     plan.unlink()
     os.mkfifo(plan)
     with pytest.raises(UsageError, match="not a regular file"):
-        init_plan.init(data, model="yolo11n.yaml", out=plan, force=True)
+        draft_plan.init(data, model="yolo11n.yaml", out=plan, force=True)
 
 
 def test_a_split_is_not_begun_where_a_link_is_in_the_way(outside, tmp_path):

@@ -200,6 +200,9 @@ def test_a_crash_in_a_thread_is_matched_by_name_and_time():
     kernel = parse_dmesg(f"[  100.000000] {line}")
     assert find_kernel_evidence(kernel, {5}, 50.0, 103.0) == [Evidence("kernel log, thread", line)]
     assert find_kernel_evidence(kernel, {5}, 50.0, 500.0) == []
+    assert (
+        find_kernel_evidence(parse_dmesg(f"[  100.0] yolo{line[14:]}"), {5}, 50.0, 103.0) != []
+    )  # a framework's program
     assert find_kernel_evidence(parse_dmesg(f"[  100.0] chrome{line[14:]}"), {5}, 50.0, 103.0) == []
 
 
@@ -273,8 +276,8 @@ def test_the_helper_that_keeps_awake_lives_from_start_to_stop():
     """The sentence says that it holds; after stop the helper is gone."""
     command = ["sh", "-c", "echo held; cat >/dev/null"]
     awake = HelperKeepsAwake(command, "a helper", confirms_start=True)
-    with awake as sentence:
-        assert sentence == "The machine is kept awake by a helper."
+    with awake as result:
+        assert result == (True, "The machine is kept awake by a helper.")
         helper = awake._helper
         assert helper is not None
         assert helper.poll() is None
@@ -292,9 +295,10 @@ def test_a_helper_that_may_not_is_told(confirms_start):
 
     command = ["sh", "-c", "echo Failed to inhibit: Access denied; exit 1"]
     awake = HelperKeepsAwake(command, "x", confirms_start=confirms_start, launch=launch_and_let_end)
-    assert awake.start() == "Holdfast does not keep the machine awake: sh reported: Failed to inhibit: Access denied."
+    refusal = "Holdfast does not keep the machine awake: sh reported: Failed to inhibit: Access denied."
+    assert awake.start() == (False, refusal)
     missing = HelperKeepsAwake(["holdfast-no-such-command"], "x", confirms_start=confirms_start)
-    assert "could not be run" in missing.start()
+    assert "could not be run" in missing.start().message
 
 
 def test_the_helper_never_outlives_us():
@@ -331,14 +335,15 @@ def test_this_machine_answers():
     machine.kill_evidence(machine.kill_counters(), {os.getpid()}, time.time())
     assert time.monotonic() - began < 3.5
     assert machine.seconds_asleep() is not None
-    with machine.keep_awake() as sentence:
-        assert "awake" in sentence
+    with machine.keep_awake() as result:
+        assert "awake" in result.message
 
 
 def test_where_nothing_puts_the_machine_to_sleep_there_is_nothing_to_say(tmp_path):
     """A container has no systemd of its own: that is no reason to warn."""
     said = LinuxMachine(systemd=tmp_path / "none").keep_awake().start()
-    assert said.startswith("The machine does not need to be kept awake")
+    assert said.kept
+    assert said.message.startswith("The machine does not need to be kept awake")
 
 
 def test_a_machine_of_no_known_kind_still_measures():
@@ -351,7 +356,7 @@ def test_a_machine_of_no_known_kind_still_measures():
     assert machine.process(2**22 + 5) is None
     assert machine.seconds_asleep() is None
     assert [e.source for e in machine.kill_evidence(machine.kill_counters(), {1}, 0.0)] == ["not readable"]
-    assert "does not keep the machine awake" in machine.keep_awake().start()
+    assert "does not keep the machine awake" in machine.keep_awake().start().message
 
 
 @on_linux

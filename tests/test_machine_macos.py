@@ -241,5 +241,5 @@ def test_nothing_of_macos_is_needed(tmp_path):
     assert machine.memory().pressure is None
     asleep = machine.seconds_asleep()
     assert asleep is None or asleep >= 0
-    with machine.keep_awake() as sentence:
-        assert "awake" in sentence
+    with machine.keep_awake() as result:
+        assert "awake" in result.message

@@ -25,10 +25,11 @@ from holdfast.render.report.model import report_of
 from holdfast.render.status import print_status, status_of
 from holdfast.schema import events
 from holdfast.schema.errors import RunExists
+from holdfast.schema.units import GIB
 from holdfast.storage.folder import RunFolder
 from holdfast.storage.journal import Entry, JournalWriter
 from holdfast.supervisor.event_pipeline import EventPipeline
-from holdfast.testing.histories import GIB, ended, losses, started, trains
+from holdfast.testing.histories import ended, losses, started, trains
 
 LONG = "/data/someone/experiments/2026/detect/shapes-large/attempts/weights/best-of-all-epochs.pt"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.frameworks.ultralytics.install import UltralyticsInstall
 from holdfast.machine import kernel_log
-from holdfast.process.ultralytics_install import UltralyticsInstall
 from holdfast.render.box import wrap
 from holdfast.render.text import printable
 

@@ -13,14 +13,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from holdfast.frameworks.ultralytics import install
+from holdfast.frameworks.ultralytics.plan_settings import check_settings
+from holdfast.frameworks.ultralytics.setting_values import SETTINGS
 from holdfast.schema import plan as words
 from holdfast.schema.errors import PlanInvalid
 from holdfast.schema.plan_keys import BY_NAME, GATE, STAGE, TABLES, TOP
-from holdfast.schema.ultralytics_settings import SETTINGS
 from holdfast.storage.plan.load import ReadContext, read
 from holdfast.storage.plan.text import MAX_VALUE, tomllib
 from holdfast.storage.plan.toml_lines import locate_keys
-from holdfast.storage.plan.ultralytics_settings import check_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 GB = 10**9
@@ -234,7 +235,7 @@ def test_lr0_counts_where_its_own_stage_names_an_optimizer(tmp_path):
     assert "ignored" in message
 
 
-def test_settings_of_a_newer_version_are_taken_where_it_is_installed(tmp_path):
+def test_settings_of_a_newer_version_are_taken_where_it_is_installed(tmp_path, monkeypatch):
     """The interpreter of the plan is asked, and only where a name is not known."""
     asked = []
 
@@ -242,12 +243,13 @@ def test_settings_of_a_newer_version_are_taken_where_it_is_installed(tmp_path):
         asked.append(python)
         return {"sparkle"}
 
-    assert plan_of(tmp_path, NEEDED, settings_of=settings_of)
+    monkeypatch.setattr(install, "find_settings", settings_of)
+    assert plan_of(tmp_path, NEEDED)
     assert asked == []
-    plan = plan_of(tmp_path, f"python = './env/bin/python'\n{NEEDED}sparkle = 1", settings_of=settings_of)
+    plan = plan_of(tmp_path, f"python = './env/bin/python'\n{NEEDED}sparkle = 1")
     assert plan.settings["sparkle"] == 1
     assert asked == [str(tmp_path / "env/bin/python")]
-    assert "sparkel" in only_mistake(tmp_path, NEEDED + "sparkel = 1", settings_of=settings_of)[1]
+    assert "sparkel" in only_mistake(tmp_path, NEEDED + "sparkel = 1")[1]
 
 
 @pytest.mark.parametrize(

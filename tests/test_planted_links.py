@@ -43,7 +43,7 @@ def _later_output(folder):
 
 
 def _snapshot_now(folder):
-    image = SimpleNamespace(attempt=SimpleNamespace(coverage=SimpleNamespace(kinds={"snapshots": "seen"})))
+    image = SimpleNamespace(attempt=SimpleNamespace(takes_snapshots=True))
     before = (folder / "victim").stat().st_mtime_ns
     assert GracefulStop(RunFolder(folder), lambda: image, 0.0).request_snapshot() is False
     assert (folder / "victim").stat().st_mtime_ns == before

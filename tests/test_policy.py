@@ -7,11 +7,9 @@ import pytest
 from histories import seen
 
 from holdfast.diagnosis.causes import cause_of
-from holdfast.diagnosis.rules import by_id
 from holdfast.diagnosis.verdict import verdict
 from holdfast.remedies import Remedy
 from holdfast.remedies.policy import (
-    PREDICTS_KILL,
     after_end,
     asks_for_snapshot,
     ends_attempt,
@@ -48,7 +46,6 @@ def test_a_death_that_is_foretold_asks_for_a_snapshot():
     assert not asks_for_snapshot(msgspec.structs.replace(leak, severity="note"), PLAN)
     assert not asks_for_snapshot(leak, msgspec.structs.replace(PLAN, observe_only=True))
     assert not asks_for_snapshot(Finding(rule="loss-diverging", severity="warn", message="m"), PLAN)
-    assert set(by_id()) >= PREDICTS_KILL
 
 
 def test_lives_are_expected_to_be_as_long_as_those_before():
@@ -113,6 +110,7 @@ def test_the_last_attempt_says_what_goes_on_all_the_same():
         == "no attempt is left (--max-attempts 3); `holdfast resume` continues from step 8"
     )
     assert decided(state, three, left=0).why == "no attempt is left (--max-attempts 3)"
+    assert decided(state, three, left=0).stop_reason == "no-attempt-left"
 
 
 def test_the_users_wish_is_final():
@@ -258,7 +256,7 @@ def test_known_mistake_before_the_first_step_is_not_repeated(last_lines, again):
 )
 def test_a_remedy_is_part_of_a_sentence(message, inside):
     now = seen(started(), trains(), losses(1.0), ended(signal="SIGSEGV"))
-    told = after_end(now, PLAN, attempts_left=2, resume=OVER, remedy=Remedy("r", message))
+    told = after_end(now, PLAN, attempts_left=2, resume=OVER, remedy=Remedy(message))
     assert f"; {inside}; starting over: not known" in told.why
 
 
@@ -270,7 +268,7 @@ def test_a_remedy_is_part_of_a_sentence(message, inside):
         (ended(0), "not-learned", True),
         # Stopped while its checkpoint was validated again: only the verdict is missing.
         (ended(0), "interrupted", False),
-        (ended(signal="SIGTERM", stopped_by="loss-all-zero"), "not-learned", False),
+        (ended(signal="SIGTERM", rule="loss-all-zero"), "not-learned", False),
         (ended(1), "failed", False),
         (ended(signal="SIGINT", stopped_by="user"), "interrupted", False),
     ],

@@ -293,7 +293,7 @@ def test_dropped_hooks_are_noticed(tmp_path):
         """),
     )
     assert probed.coverage.step_source == "backward"
-    assert "drops optimizer hooks" in probed.coverage.kinds["steps"]
+    assert "drops optimizer hooks" in probed.coverage.missing["steps"]
     assert probed.steps == list(range(1, 3 + 20 - 7 + 1))
 
 
@@ -320,7 +320,7 @@ def test_backwards_of_an_evaluation_are_not_steps(tmp_path):
     assert probed.losses == [1.0] * 20
     assert probed.beats[0].step == 20
     assert probed.coverage.step_source == "optimizer"
-    assert "not counted" in probed.coverage.kinds["steps"]
+    assert "not counted" in probed.coverage.seen["steps"]
 
 
 def test_a_step_that_raised_keeps_nothing_alive(tmp_path):

@@ -6,7 +6,8 @@ from histories import seen
 
 from holdfast.render.progress import progress, seconds_an_epoch
 from holdfast.schema import events
-from holdfast.testing.histories import GIB, memory, started, trains
+from holdfast.schema.units import GIB
+from holdfast.testing.histories import memory, started, trains
 
 
 def epochs(*ends, first=1, planned=10):

@@ -11,21 +11,22 @@ from pathlib import Path
 import pytest
 from running import holdfast_run
 
+from holdfast.frameworks.ultralytics import command as ultralytics_command
+from holdfast.frameworks.ultralytics import install, short_run
 from holdfast.machine import this_machine
-from holdfast.preflight import short_run
 from holdfast.preflight.checks.check import CheckContext
 from holdfast.preflight.checks.interpreter import PythonClient
 from holdfast.preflight.dry_run import environment as dry_run_environment
 from holdfast.preflight.images import readers
-from holdfast.process import ultralytics_install
 from holdfast.process.python_command import program, python_path
 from holdfast.schema.plan import Plan
 from holdfast.simulator import runner as lab_running
 from holdfast.storage.folder import create
-from holdfast.supervisor import cpu_validation, stage_command, verify_checkpoints
+from holdfast.supervisor import cpu_validation, verify_checkpoints
 from holdfast.supervisor.child_env import PROBE_FOLDER, environment
 
 SPELLINGS = [None, "", ":", "lib:", ":lib", "lib::other", "::"]
+MODULE = "holdfast_probe.frameworks.ultralytics.validate_on_cpu"
 TELLS = "import json, sys\nprint(json.dumps(sys.path))\n"
 
 
@@ -144,13 +145,13 @@ def test_every_program_of_ours_is_started_that_way(planted, monkeypatch):
     (planted / "program.txt").write_text("print('hello')")
     PythonClient([sys.executable], planted, os.environ)(planted / "program.txt", [], "", 5.0)
     verify_checkpoints.Reader()._start(sys.executable)
-    with cpu_validation.Validation(sys.executable, {}, "best.pt", str(planted), "the test asks"):
+    with cpu_validation.Validation(sys.executable, MODULE, {}, str(planted), "the test asks"):
         pass
-    ultralytics_install.find_ultralytics([sys.executable])
+    install.find_ultralytics([sys.executable])
     commands.append(readers.Readers(sys.executable, readers.Task(1, None), [], count=1).command())
     commands.append(program([sys.executable], short_run.PROGRAM))
     commands.append(program([sys.executable], lab_running.SUPERVISE))
-    commands.append([sys.executable, "-c", stage_command.ENTRY])
+    commands.append([sys.executable, "-c", ultralytics_command.ENTRY])
     monkeypatch.undo()
     monkeypatch.chdir(planted)
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
@@ -165,7 +166,12 @@ def test_every_program_of_ours_is_started_that_way(planted, monkeypatch):
 def test_no_source_starts_python_with_text_or_a_module_by_itself():
     """A new place that does would import from the working folder: it has to go through `program`."""
     source = Path(cpu_validation.__file__).parents[1]
-    allowed = {"process/python_command.py", "supervisor/stage_command.py", "simulator/supervise.py", "machine/linux.py"}
+    allowed = {
+        "process/python_command.py",
+        "frameworks/ultralytics/command.py",
+        "simulator/supervise.py",
+        "machine/linux.py",
+    }
     found = {
         str(path.relative_to(source))
         for path in source.rglob("*.py")

@@ -45,7 +45,7 @@ def every_kind(path: str) -> list[events.AnyEvent]:
         events.OutputMatched(at=1, rule="nms-cut-short", stream="stderr", text="the event of this attempt"),
         events.SupervisorNote(at=1, what="keeping awake", detail="python"),
         events.FindingMade(at=1, finding=finding),
-        events.Signalled(at=1, signal="SIGKILL", action=events.NO_FURTHER_ATTEMPT),
+        events.Signalled(at=1, signal="SIGKILL", action="no further attempt", ends_run=True),
         events.CheckpointsBackedUp(at=1, attempt=2, files=[events.BackedUpFile(path=path, kept=path, bytes=3)]),
         events.Reloaded(at=1, path=path, loads=True),
         events.DecisionMade(at=1, decision=decision),

@@ -7,23 +7,24 @@ import itertools
 from pathlib import Path
 
 import pytest
+from histories import seen
 
 from holdfast.diagnosis.rules import by_id
 from holdfast.diagnosis.run_state import RunState
-from holdfast.diagnosis.slowdown import SWAPPED, WAITED
+from holdfast.frameworks.ultralytics.effective_batch import Update, halve
+from holdfast.frameworks.ultralytics.setting_values import SETTINGS
 from holdfast.remedies import apply_changes, remedy_for
 from holdfast.remedies.command_line import rewrite_command, settings_in, spelling_of, values_in
-from holdfast.remedies.effective_batch import Update, halve
 from holdfast.remedies.memory import smaller_image
-from holdfast.remedies.registry import CORRUPTING, REMEDIES
+from holdfast.remedies.registry import CONDITIONS, all_steps, find_steps
 from holdfast.schema import events
 from holdfast.schema.plan import Plan, Policy, Validation, from_toml, to_toml
-from holdfast.schema.ultralytics_settings import SETTINGS
 from holdfast.schema.verdicts import Action, Change, Decision, Finding
 from holdfast.storage.journal import Entry
 from holdfast.testing.histories import ended, entries, losses, started, trains
 
 DEFAULTS = {name: setting.default for name, setting in SETTINGS.items()}
+FIXED = [rule.id for rule in by_id().values() if rule.remedies or rule.remedies_by_cause]
 YOLO = Plan(trainer="ultralytics", cwd="/work", settings={"data": "a.yaml"})
 
 
@@ -39,7 +40,7 @@ class Run:
             "saves": True,
             "since": None,
             "words": [],
-            "message": "",
+            "data": {},
             **how,
         }
         self.state = RunState()
@@ -69,7 +70,7 @@ class Run:
         if self.ultralytics:
             flat = {name: value for name, value in settings.items() if not isinstance(value, (list, dict))}
             history += [events.Settings(at=0.4, source="ultralytics", values=flat)]
-            history += [events.Coverage(at=0.5, kinds={"ultralytics": "seen"}, step_source="optimizer")]
+            history += [events.Coverage(at=0.5, seen={"ultralytics": ""}, step_source="optimizer")]
         history += [events.Memory(at=0.6, step=1, device=device)]
         history += losses(*[1.0] * steps)
         if steps and self.how["saves"]:
@@ -87,9 +88,9 @@ class Run:
         severe = Finding(
             rule=self.cause,
             severity="fatal",
-            message=self.how["message"],
+            message="",
+            data=self.how["data"],
             corrupt_from=self.how["since"],
-            remedies=self.how.get("advice", []),
         )
         self.state.fold(Entry(events.FindingMade(at=99.0, finding=severe), 1))
 
@@ -197,6 +198,14 @@ def test_an_exception_out_of_the_validator_is_an_end_in_a_validation():
     assert remedy_for(run.state, run.plan, run.cause).id == "validation-batch"
 
 
+def test_fragmented_memory_is_a_code_of_the_finding():
+    found = [
+        by_id()["device-out-of-memory"].judge(seen(case.history)) for case in by_id()["device-out-of-memory"].cases()
+    ]
+    codes = [finding.data.get("cause") for finding in found if finding is not None]
+    assert set(codes) == {None, "fragmented"}
+
+
 def test_memory_of_a_cuda_device():
     """What only the host holds is left alone, CUDA's own advice comes first, and a lowered batch is seen."""
     remedies = walk(
@@ -204,7 +213,7 @@ def test_memory_of_a_cuda_device():
         "device-out-of-memory",
         device="0",
         mac=False,
-        advice=["export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"],
+        data={"cause": "fragmented"},
     )
     assert told(remedies) == [
         "expandable-segments environment.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
@@ -254,7 +263,7 @@ def test_a_training_that_lives_or_was_stopped_did_not_end_in_a_validation():
     run = Run(yolo(batch=8), cause, validating=True)
     run.attempt()
     died = run.state.attempt.ended
-    for end in (None, {"stopped_by": cause}, {"planned": "memory would run out"}):
+    for end in (None, {"stopped_by": "rule", "rule": cause}, {"planned": "memory would run out"}):
         run.state.attempt.ended = end and events.AttemptEnded(**{**_fields(died), **end})
         assert remedy_for(run.state, run.plan, cause).id == "fresh-process"
     run.state.attempt.ended = died
@@ -275,11 +284,45 @@ def test_a_validation_spike():
 
 
 def test_a_slow_epoch_by_its_cause():
-    swapped = walk(yolo(batch=4), "epoch-time-blowup", message=f"Epoch 6 took long: {SWAPPED}.", steps=[100])
+    swapped = walk(yolo(batch=4), "epoch-time-blowup", data={"cause": "swap"}, steps=[100])
     assert told(swapped)[:2] == ["clear-cache clear_cache.steps=10", "micro-batch batch=2"]
-    waited = walk(yolo(workers=2), "epoch-time-blowup", message=f"Epoch 6 took long: {WAITED}.", device="0", mac=False)
+    waited = walk(yolo(workers=2), "epoch-time-blowup", data={"cause": "data"}, device="0", mac=False)
     assert told(waited) == ["more-workers workers=4", "more-workers workers=8", "cache-on-disk cache=disk"]
-    assert walk(yolo(), "epoch-time-blowup", message="Epoch 6 took long: other programs kept the machine busy.") == []
+    assert walk(yolo(), "epoch-time-blowup", data={"cause": "load"}) == []
+    assert walk(yolo(), "epoch-time-blowup") == []
+
+
+def test_the_rule_names_the_cause_that_its_remedies_depend_on():
+    rule = by_id()["epoch-time-blowup"]
+    named = {
+        case.description: found.data.get("cause")
+        for case in rule.cases()
+        if (found := rule.judge(seen(case.history))) is not None
+    }
+    assert named["swapping"] == named["steps of a loop without epochs, with swapping"] == "swap"
+    assert named["waiting for data"] == "data"
+    assert named["another program, for a long time"] == "load"
+    assert named["no visible reason"] is None
+    assert set(rule.remedies_by_cause) == {"swap", "data"}
+
+
+def test_every_remedy_of_a_rule_is_a_step_and_every_step_is_of_a_rule():
+    ids = {id_ for rule in by_id().values() for ids in (rule.remedies, *rule.remedies_by_cause.values()) for id_ in ids}
+    assert {id_.partition("@")[0] for id_ in ids} == {id_ for _, id_ in all_steps()}
+    assert {id_.partition("@")[2] for id_ in ids} == {"", *CONDITIONS}
+
+
+def test_the_step_of_a_framework_replaces_the_general_one():
+    ids = ("less-mixup", "micro-batch@ended-in-validation", "fewer-workers")
+    assert [(step.id, step.framework) for step in find_steps(ids, "command")] == [
+        ("micro-batch", ""),
+        ("fewer-workers", ""),
+    ]
+    assert [(step.id, step.framework) for step in find_steps(ids, "ultralytics")] == [
+        ("less-mixup", "ultralytics"),
+        ("micro-batch", "ultralytics"),
+        ("fewer-workers", ""),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -420,7 +463,7 @@ def test_half_the_rate_of_an_optimizer_that_chose_itself():
     run = Run(yolo(), "loss-not-finite", device="cpu", since=1)
     run.attempt()
     assert remedy_for(run.state, run.plan, run.cause) is None
-    run.fold([events.Coverage(at=1.0, kinds={}, step_source="optimizer", optimizers=["AdamW"])])
+    run.fold([events.Coverage(at=1.0, step_source="optimizer", optimizers=["AdamW"])])
     remedy = remedy_for(run.state, run.plan, run.cause)
     assert told([remedy]) == ["half-rate optimizer=AdamW momentum=0.9 warmup_bias_lr=0.0 lr0=0.005"]
 
@@ -468,7 +511,7 @@ def test_known_ends(cause, rungs, how):
     plan = yolo(how.pop("policy", None), batch=4, **how.pop("settings", {}))
     remedies = walk(plan, cause, **how)
     assert told(remedies) == rungs
-    assert all(remedy.from_start == (cause in CORRUPTING) for remedy in remedies)
+    assert all(remedy.from_start == by_id()[cause].corrupts_state for remedy in remedies)
 
 
 def test_crashes_on_a_mac_end_on_the_cpu_with_the_full_effective_batch():
@@ -485,8 +528,7 @@ def test_crashes_on_a_mac_end_on_the_cpu_with_the_full_effective_batch():
 
 def test_every_ladder_is_of_a_rule_and_has_an_end():
     """No rung is offered for ever, on any device, and each says what it does and what a change is for."""
-    for cause in REMEDIES:
-        assert cause in by_id(), cause
+    for cause in FIXED:
         for device in ("mps", "0", "cpu"):
             for remedy in walk(yolo(batch=4, imgsz=416, cache="ram"), cause, device=device, mac=device == "mps"):
                 assert remedy.description.endswith(".")
@@ -529,6 +571,12 @@ def walked(text, cause="killed-out-of-memory", device="cuda:0", **how):
         commands.append((remedy, " ".join(run.plan.command)))
         assert len(commands) < 20
     return commands
+
+
+@pytest.mark.parametrize("text", ["python train.py --model yolo", "./train --model yolo", "sh train.sh yolo"])
+def test_a_script_with_a_model_named_like_a_program_is_changed_on_its_command_line(text):
+    commands = walked(f"{text} --batch-size 8 --accum-steps 1", steps=[0])
+    assert commands[0][1] == f"{text} --batch-size 4 --accum-steps 2"
 
 
 def test_a_command_with_accumulation_keeps_its_effective_batch():
@@ -716,7 +764,7 @@ def test_changes_can_be_taken_back():
 
 
 def test_no_rung_sets_what_hides_a_fault():
-    for cause in REMEDIES:
+    for cause in FIXED:
         for remedy in walk(yolo(batch=4), cause):
             assert not any("KMP" in change.setting or "FORK_SAFETY" in change.setting for change in remedy.changes)
             assert not any(

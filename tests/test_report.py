@@ -30,10 +30,11 @@ from holdfast.render.report.text import NOTHING
 from holdfast.render.report.timeline import timeline_of
 from holdfast.schema import events
 from holdfast.schema.errors import UsageError
+from holdfast.schema.units import GIB
 from holdfast.schema.verdicts import Action, Decision, Finding
 from holdfast.storage.folder import RunFolder
 from holdfast.storage.journal import Entry, JournalWriter
-from holdfast.testing.histories import GIB, TRACEBACK, ended, entries, losses, memory, started, trains, window
+from holdfast.testing.histories import TRACEBACK, ended, entries, losses, memory, started, trains, window
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)> [a](javascript:alert(3)) `**|\x1b[31m\u202e"
 DAY = 1_757_999_000.0

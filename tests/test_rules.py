@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import msgspec
 import pytest
 from histories import seen
 
+import holdfast
 from holdfast.diagnosis import rule_config
 from holdfast.diagnosis.engine import Engine
 from holdfast.diagnosis.rule import Rule
 from holdfast.diagnosis.rules import all_rules
 from holdfast.diagnosis.run_state import RunState
+from holdfast.diagnosis.verdict import collect_proofs
 from holdfast.schema import events
 from holdfast.schema.errors import UsageError
 from holdfast.schema.verdicts import Finding
@@ -24,7 +29,7 @@ def findings_of(history, rules=None):
     return state.findings
 
 
-CASES = [(rule, case) for rule in all_rules() for case in rule.cases]
+CASES = [(rule, case) for rule in all_rules() for case in rule.cases()]
 
 
 @pytest.mark.parametrize(("rule", "case"), CASES, ids=[f"{rule.id}: {case.description}" for rule, case in CASES])
@@ -37,9 +42,26 @@ def test_rule_keeps_its_cases(rule, case):
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
 def test_rule_is_whole(rule):
     """A rule has a stable kebab-case id that matches its file, a page, and cases of both sorts."""
-    assert rule.judge.__module__.rpartition(".")[2].replace("_", "-") == rule.id
+    assert rule.cases.__module__.rpartition(".")[2].replace("_", "-") == rule.id
     assert len(rule.page.split()) > 30
-    assert {case.expected is None for case in rule.cases} == {True, False}
+    assert {case.expected is None for case in rule.cases()} == {True, False}
+
+
+def test_rules_are_not_listed_elsewhere():
+    """What is special about a rule is a field of it: a list of ids somewhere else is forgotten when a rule is added."""
+    root, ids = Path(holdfast.__file__).parent, {rule.id for rule in all_rules()}
+    for path in root.rglob("*.py"):
+        if path.parent.name == "rules" or "simulator" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            parts = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", [])
+            listed = {part.value for part in parts if isinstance(part, ast.Constant)} & ids
+            assert len(listed) < 2, f"{path.relative_to(root)}: {sorted(listed)}"
+
+
+def test_rules_contradict_proofs_that_exist():
+    proofs = {proof.name for proof in collect_proofs(seen([*started(), *losses(1.0), *ended()]))}
+    assert {name for rule in all_rules() for name in rule.contradicts} <= proofs
 
 
 def test_every_finding_says_what_to_look_at():
@@ -74,7 +96,7 @@ STEADY = [0.4, 0.5, 0.6, 0.65, 0.7, 0.714, 0.72, 0.73, 0.74, 0.75, 0.76, 0.765, 
 KILLED = ended(signal="SIGKILL", last_step=600)
 
 
-def goes_on(step, how="ultralytics"):
+def goes_on(step, how="framework"):
     resume = events.Resume(how=how, checkpoint=None if how == "start over" else "last.pt", step=step)
     return [events.AttemptStarted(at=100.0, attempt=2, pid=101, command=["python"], resume=resume)]
 

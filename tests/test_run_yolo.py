@@ -84,7 +84,7 @@ def test_without_snapshots_it_goes_on_from_its_own_checkpoint(tmp_path):
     first, second = ran.summary["attempts"]
     assert (first["exit"]["signal"], first["last_step"], first["cause"]) == ("SIGKILL", 3, "killed-externally")
     assert {file["path"].rpartition("/")[2] for file in first["saved"]} == {"last.pt", "best.pt"}
-    assert (second["resumed"]["how"], second["resumed"]["step"]) == ("ultralytics", 2)
+    assert (second["resumed"]["how"], second["resumed"]["step"]) == ("framework", 2)
     assert (second["first_step"], second["last_step"]) == (3, 6)
     epochs = [(event.epoch, event.planned) for event in ran.of(events.Epoch)]
     assert epochs == [(1, 3), (2, 3), (3, 3)]

@@ -118,7 +118,7 @@ def test_a_rule_to_warn_quotes_the_command_of_the_run():
         schema=1,
     )
     began = events.AttemptStarted(at=2.0, attempt=1, pid=1, command=["python"])
-    ended = events.AttemptEnded(at=3.0, attempt=1, code=1, stopped_by="loss-all-zero")
+    ended = events.AttemptEnded(at=3.0, attempt=1, code=1, stopped_by="rule", rule="loss-all-zero")
     state = load_run_state(Entry(event, 1) for event in (started, began, ended))
     command = next(step.command for step in explain(state).next_steps if step.command)
     assert command == "holdfast run --rule loss-all-zero=warn -- python $'a\\012b;c'"

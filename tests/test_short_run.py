@@ -11,10 +11,10 @@ import pytest
 from data_sets import described, drawn, save
 from running import environment
 
-from holdfast.preflight import batch_finder, device_selection
-from holdfast.preflight.batch_finder import ROOM, Answer, find_what_fits, fit_line, fits
-from holdfast.preflight.checks.interpreter import PythonClient, Reply
-from holdfast.preflight.device_selection import (
+from holdfast.frameworks.base import DeviceChoice
+from holdfast.frameworks.ultralytics import batch_finder, device_selection
+from holdfast.frameworks.ultralytics.batch_finder import ROOM, Answer, find_what_fits, fit_line, fits
+from holdfast.frameworks.ultralytics.device_selection import (
     CANARIES,
     CANARY_RUNNER,
     Candidate,
@@ -24,12 +24,15 @@ from holdfast.preflight.device_selection import (
     order_devices,
     rank,
 )
-from holdfast.preflight.short_run import Measurement, make_request, measure
-from holdfast.preflight.short_run_metrics import ShortRunTiming, compute_metrics
-from holdfast.render.batch_finder import as_values, print_answer
+from holdfast.frameworks.ultralytics.short_run import Measurement, _ran_out_of_memory, make_request, measure
+from holdfast.frameworks.ultralytics.short_run_metrics import ShortRunTiming, compute_metrics
+from holdfast.frameworks.ultralytics.show_fit import as_values, print_answer
+from holdfast.preflight.checks.interpreter import PythonClient, Reply
 from holdfast.schema import events
 from holdfast.schema.plan import Plan, Policy, Stage
+from holdfast.schema.verdicts import Finding
 from holdfast.supervisor.stage_command import stage_plan
+from holdfast.testing.histories import ended
 
 GIB = 1 << 30
 
@@ -139,6 +142,25 @@ def test_mosaic_is_closed_as_ultralytics_does(settings, with_mosaic, closes):
     asked = make_request(settings)
     assert (asked.with_mosaic, asked.closes) == (with_mosaic, closes)
     assert (asked.batch, asked.size) == (16, 640)
+
+
+@pytest.mark.parametrize(
+    ("end", "rules", "out_of_memory"),
+    [
+        ({"code": 1}, ["device-out-of-memory"], True),
+        ({"code": None, "signal": "SIGKILL"}, ["killed-externally"], True),
+        ({"code": -6, "words": ["what():  std::bad_alloc"]}, [], True),
+        ({"code": 1, "words": ["ValueError: names out of memory"]}, ["python-exception"], False),
+    ],
+)
+def test_running_out_of_memory_is_a_typed_reason(end, rules, out_of_memory):
+    """The rules and the exit say it, not the text of the failure."""
+    history = [*ended(**end), *(events.FindingMade(at=9.0, finding=found(rule)) for rule in rules)]
+    assert _ran_out_of_memory(history[0], history) is out_of_memory
+
+
+def found(rule):
+    return Finding(rule=rule, severity="fatal", message="m")
 
 
 # --- what fits --------------------------------------------------------------------------------------------------------
@@ -335,7 +357,7 @@ def chosen(monkeypatch, devices, *, lies=(), seconds=None, plan=None):
 
 def test_only_a_cpu_is_taken_at_once(monkeypatch):
     assert chosen(monkeypatch, ["cpu"]) == (
-        device_selection.Choice("cpu", ["cpu: the only usable device"]),
+        DeviceChoice("cpu", ["cpu: the only usable device"]),
         [],
     )
 

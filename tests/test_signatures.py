@@ -12,7 +12,9 @@ from holdfast.diagnosis.exits import exception_line, exception_words, frames_of,
 from holdfast.diagnosis.output_patterns import find_needle, needles, rules_matching
 from holdfast.diagnosis.rules import all_rules, by_id
 from holdfast.diagnosis.run_state import RunState
-from holdfast.diagnosis.versions import KNOWN_FAULTS, Versions
+from holdfast.diagnosis.versions import Versions
+from holdfast.frameworks.ultralytics.console import find_banner
+from holdfast.importers.base import Banner
 from holdfast.remedies.policy import ends_attempt
 from holdfast.schema import events
 from holdfast.schema.plan import Plan
@@ -468,12 +470,13 @@ def test_run_tells_its_versions():
 )
 def test_known_faults_need_every_version(torch, macos, ultralytics, faults):
     """A range ends where the fault was mended, and what is not known is no match."""
-    found = versions.faults_of(Versions(torch, macos, ultralytics))
+    packages = {"ultralytics": ultralytics} if ultralytics else {}
+    found = versions.faults_of(Versions(torch, macos, packages))
     assert [fault.id for fault in found] == faults
 
 
 def test_known_faults_name_remedy_and_sources():
-    assert all(fault.remedy and "#" in fault.sources for fault in KNOWN_FAULTS)
+    assert all(fault.remedy and "#" in fault.sources for fault in versions.all_known_faults())
 
 
 @pytest.mark.parametrize(
@@ -481,19 +484,19 @@ def test_known_faults_name_remedy_and_sources():
     [
         (
             "Ultralytics 8.3.203 🚀 Python-3.12.11 torch-2.8.0 MPS (Apple M4 Pro)",
-            (Versions((2, 8, 0), None, (8, 3, 203)), "MPS"),
+            Banner("2.8.0", "MPS (Apple M4 Pro)"),
         ),
         (
             "Ultralytics YOLOv8.2.17 🚀 Python-3.11.9 torch-2.3.0 CPU (Apple M3 Pro)",
-            (Versions((2, 3, 0), None, (8, 2, 17)), "CPU"),
+            Banner("2.3.0", "CPU (Apple M3 Pro)"),
         ),
         (
             "Ultralytics 8.3.112 🚀 Python-3.8.20 torch-2.4.1+cu121 CUDA:0 (NVIDIA A100-SXM4-80GB, 81051MiB)",
-            (Versions((2, 4, 1), None, (8, 3, 112)), "CUDA:0"),
+            Banner("2.4.1+cu121", "CUDA:0 (NVIDIA A100-SXM4-80GB, 81051MiB)"),
         ),
         ("New https://pypi.org/project/ultralytics/8.4.190 available", None),
     ],
 )
 def test_banner_tells_versions(line, told):
     """For logs that come without a record."""
-    assert versions.versions_in_banner(line) == told
+    assert find_banner(line) == told

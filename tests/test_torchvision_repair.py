@@ -11,7 +11,7 @@ import probe_harness
 import pytest
 import torch
 
-from holdfast.probe.holdfast_probe.adapters.torchvision import BLOCK, Repair, select_boxes
+from holdfast.probe.holdfast_probe.torchvision_repair import BLOCK, Repair, select_boxes
 
 SCRIPT = """
 import sys, torch
@@ -109,7 +109,7 @@ def test_import_torchvision_works_under_the_probe(tmp_path):
     probed = probe_harness.run(tmp_path, SCRIPT)
     assert probed.out.splitlines() == ["[1, 2] [1, 0, 2]", "[1, 2] [1, 0, 2]", "False False"]
     assert any("cannot be loaded" in note for note in probed.notes)
-    assert "Holdfast's own" in probed.coverage.kinds["torchvision"]
+    assert "Holdfast's own" in probed.coverage.seen["torchvision"]
 
 
 @pytest.mark.usefixtures("mismatched")

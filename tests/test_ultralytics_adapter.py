@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import probe_harness
 import pytest
+from holdfast.probe.holdfast_probe.frameworks.ultralytics.callbacks import instances_of
+from holdfast.probe.holdfast_probe.frameworks.ultralytics.resume_last_pt import why_not_resumable, why_other_training
 from squares import make_squares
 
 import holdfast.probe
 from holdfast.probe.holdfast_probe import protocol
-from holdfast.probe.holdfast_probe.adapters.ultralytics.callbacks import instances_of
-from holdfast.probe.holdfast_probe.adapters.ultralytics.resume_last_pt import why_not_resumable, why_other_training
 from holdfast.probe.holdfast_probe.step_log import Record, window_line
 from holdfast.schema import events
 
@@ -60,7 +60,7 @@ def resumed(folder, killed):
         folder,
         2,
         "lives",
-        **{protocol.RESUME: "ultralytics", protocol.CHECKPOINT: str(checkpoint), protocol.FIRST_STEP: "2"},
+        **{protocol.RESUME: "framework", protocol.CHECKPOINT: str(checkpoint), protocol.FIRST_STEP: "2"},
     )
     assert status == 0
     return told
@@ -176,7 +176,7 @@ def test_a_refused_resume_counts_from_the_start(tmp_path, before):
         Model().train()
         print("HOLDFAST_FIRST_STEP" in os.environ)
         """,
-        HOLDFAST_RESUME="ultralytics",
+        HOLDFAST_RESUME="framework",
         HOLDFAST_CHECKPOINT=str(tmp_path / "last.pt"),
         HOLDFAST_FIRST_STEP="500",
     )

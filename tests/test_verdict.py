@@ -88,7 +88,7 @@ def test_checkpoints_from_before_the_fault_are_good():
         [saved("a.pt", 10)],
         losses(*["nan"] * 10, first=11),
         [saved("b.pt", 15), saved("c.pt", 20, nonfinite=4)],
-        ended(signal="SIGTERM", last_step=20, stopped_by="loss-not-finite"),
+        ended(signal="SIGTERM", last_step=20, rule="loss-not-finite"),
     )
     assert [(c.path, c.usable) for c in checkpoints(state)] == [("a.pt", True), ("b.pt", False), ("c.pt", False)]
     good = last_good(state)
@@ -129,9 +129,7 @@ def test_explanation_says_what_was_not_recorded():
 
 def test_stopped_run_says_how_to_let_it_run_on():
     """Whoever disagrees with a finding gets the command for it."""
-    state = seen(
-        started(), trains(), losses(*[0.0] * 20), ended(signal="SIGTERM", last_step=20, stopped_by="loss-all-zero")
-    )
+    state = seen(started(), trains(), losses(*[0.0] * 20), ended(signal="SIGTERM", last_step=20, rule="loss-all-zero"))
     commands = [step.command for step in explain(state).next_steps if step.command]
     assert commands == ["holdfast run --rule loss-all-zero=warn -- python train.py"]
 
@@ -181,7 +179,7 @@ def test_a_table_of_epochs_shows_that_the_loss_fell():
     assert (proof.answer, proof.detail[:38]) == ("holds", "the loss decreased from 4.82 to 2.39 (")
 
 
-def goes_on(step, how="ultralytics"):
+def goes_on(step, how="framework"):
     resume = events.Resume(how=how, checkpoint=None if how == "start over" else "last.pt", step=step)
     return [events.AttemptStarted(at=100.0, attempt=2, pid=101, command=["python", "train.py"], resume=resume)]
 
@@ -260,7 +258,7 @@ def test_an_attempt_that_is_over_before_its_first_look_takes_nothing_back():
 def test_losses_before_a_state_that_was_given_up_count():
     """NaN from step 95 on, gone on from step 90 on: the fall was before it."""
     nan = [*started(), *trains(), *FALLING[:94], *losses(*["nan"] * 6, first=95)]
-    stopped = ended(signal="SIGTERM", last_step=100, stopped_by="loss-not-finite")
+    stopped = ended(signal="SIGTERM", last_step=100, rule="loss-not-finite")
     back = events.DecisionMade(
         at=99.5, decision=Decision(action=Action.RESTART, attempt=1, why="it may be chance", discard_from=95)
     )
@@ -272,7 +270,9 @@ def test_losses_before_a_state_that_was_given_up_count():
 
 STUB = '  File "/home/ann/.venv/bin/yolo", line 8, in <module>'
 ULTRALYTICS = '  File "/home/ann/.venv/lib/python3.11/site-packages/ultralytics/engine/trainer.py", line 210, in train'
-OURS = '  File "/opt/src/holdfast/probe/holdfast_probe/adapters/ultralytics/exact_resume.py", line 120, in around'
+OURS = (
+    '  File "/opt/src/holdfast/probe/../frameworks/ultralytics/probe/ultralytics/exact_resume.py", line 120, in around'
+)
 THEIRS = '  File "/home/ann/bin/train.py", line 3, in <module>'
 SAYS = "RuntimeError: a rate of 1e30 is none"
 
@@ -305,7 +305,7 @@ def test_advice_on_what_is_not_finite_can_be_followed(kept, before, steps):
     """The rate first where the losses show that it is the rate; back to a checkpoint only where there is one from before."""
     since = len(before) + 1
     lost = losses(*["nan"] * 6, first=since)
-    stopped = ended(signal="SIGTERM", last_step=since + 5, stopped_by="loss-not-finite")
+    stopped = ended(signal="SIGTERM", last_step=since + 5, rule="loss-not-finite")
     told = explain(seen(started(), trains(), losses(*before), kept, lost, stopped)).next_steps
     texts = [step.text for step in told]
     assert all(any(text.startswith(step) for text in texts) for step in steps)
@@ -315,7 +315,7 @@ def test_advice_on_what_is_not_finite_can_be_followed(kept, before, steps):
 
 def test_a_question_needs_no_full_stop():
     lost = [*losses(*[1.0] * 50), *losses(*["nan"] * 6, first=51)]
-    told = explain(seen(started(), trains(), lost, ended(signal="SIGTERM", last_step=56, stopped_by="loss-not-finite")))
+    told = explain(seen(started(), trains(), lost, ended(signal="SIGTERM", last_step=56, rule="loss-not-finite")))
     assert told.story[-1].endswith("a division by zero?")
 
 
@@ -338,7 +338,7 @@ def test_what_earlier_attempts_kept_is_offered_once_a_mistake_is_mended():
 
 def test_the_rate_is_named_in_the_attempt_that_started_over_too():
     """As with a rate of 50: lost, begun anew, and lost again at the same place."""
-    stopped = ended(signal="SIGTERM", last_step=8, stopped_by="loss-not-finite")
+    stopped = ended(signal="SIGTERM", last_step=8, rule="loss-not-finite")
     lost = [*losses(1.0, 2e4), *losses(*["nan"] * 6, first=3), *stopped]
     state = seen(started(), trains(), lost, goes_on(0, "start over"), trains(), lost)
     assert explain(state).next_steps[0].text.startswith("lower the learning rate (it was 0.01)")
@@ -358,7 +358,7 @@ def test_a_gap_in_our_own_record_is_no_missing_work():
 def test_a_death_that_it_goes_on_from_is_told_and_a_start_is_no_blindness():
     """The second attempt has just started: what ended the first is named, and its silence is not taken for a missing probe."""
     sees = events.Coverage(
-        at=0.4, kinds=dict.fromkeys(("steps", "losses", "weight-updates"), "seen"), step_source="optimizer"
+        at=0.4, seen=dict.fromkeys(("steps", "losses", "weight-updates"), ""), step_source="optimizer"
     )
     told = explain(seen(started(), trains(), [sees], losses(1.0), ended(signal="SIGKILL"), goes_on(8, "snapshot")))
     assert (
@@ -372,7 +372,7 @@ def test_a_death_that_it_goes_on_from_is_told_and_a_start_is_no_blindness():
 def killed_three_times():
     snapshot = events.Snapshot(at=3.0, step=9, position=9, path="/run/snapshots/9", bytes=10, stall=0.0, seconds=0.1)
     once = [*trains(), *losses(1.0), snapshot, *ended(signal="SIGKILL")]
-    stop = Decision(action=Action.STOP, attempt=3, why="no attempt is left (--max-attempts 3)")
+    stop = Decision(action=Action.STOP, attempt=3, why="w", stop_reason="no-attempt-left")
     over = [
         events.DecisionMade(at=110.0, decision=stop),
         events.RunEnded(at=120.0, verdict="failed", reason="killed", exit_status=4),

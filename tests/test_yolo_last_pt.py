@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from holdfast.probe.holdfast_probe.frameworks.ultralytics import last_pt
+from holdfast.probe.holdfast_probe.frameworks.ultralytics.last_pt import LastPtCopies
 
-from holdfast.probe.holdfast_probe.adapters.ultralytics import last_pt
-from holdfast.probe.holdfast_probe.adapters.ultralytics.last_pt import LastPtCopies
 from holdfast.probe.holdfast_probe.snapshots.store import Store, part_name
 
 

@@ -14,17 +14,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from holdfast.probe.holdfast_probe.frameworks.ultralytics import best_metric
+from holdfast.probe.holdfast_probe.frameworks.ultralytics.assigner import AssignerOnCpu
+from holdfast.probe.holdfast_probe.frameworks.ultralytics.callbacks import Callbacks, wrap_method
+from holdfast.probe.holdfast_probe.frameworks.ultralytics.empty_cache import CacheClearing
+from holdfast.probe.holdfast_probe.frameworks.ultralytics.overrides import read_overrides
+from holdfast.probe.holdfast_probe.frameworks.ultralytics.rng_parity import RngParity
+from holdfast.probe.holdfast_probe.frameworks.ultralytics.validation import Validation
 from probe_harness import attempt, collect, environment
 from squares import make_squares
 from yolo_attempts import Lives, import_ultralytics
 
-from holdfast.probe.holdfast_probe.adapters.ultralytics import best_metric
-from holdfast.probe.holdfast_probe.adapters.ultralytics.assigner import AssignerOnCpu
-from holdfast.probe.holdfast_probe.adapters.ultralytics.callbacks import Callbacks, wrap_method
-from holdfast.probe.holdfast_probe.adapters.ultralytics.empty_cache import CacheClearing
-from holdfast.probe.holdfast_probe.adapters.ultralytics.overrides import read_overrides
-from holdfast.probe.holdfast_probe.adapters.ultralytics.rng_parity import RngParity
-from holdfast.probe.holdfast_probe.adapters.ultralytics.validation import Validation
 from holdfast.schema import events
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ultralytics") is None, reason="Ultralytics is not installed")
@@ -296,10 +296,10 @@ def test_what_cannot_be_read_is_noted(monkeypatch):
     """And nothing is wished for then."""
     for text in ("{", "[]", '{"settings": 3}', '{"validation": []}'):
         notes = []
-        monkeypatch.setenv("HOLDFAST_ULTRALYTICS", text)
+        monkeypatch.setenv("HOLDFAST_OVERRIDES", text)
         assert read_overrides(lambda what, detail, notes=notes: notes.append(what)) == {}
         assert len(notes) == 1
-    monkeypatch.setenv("HOLDFAST_ULTRALYTICS", '{"assigner": "cpu"}')
+    monkeypatch.setenv("HOLDFAST_OVERRIDES", '{"assigner": "cpu"}')
     assert read_overrides(None) == {"assigner": "cpu"}
 
 
@@ -374,7 +374,7 @@ def test_the_yolo_command_under_the_probe(tmp_path):
     with attempt(tmp_path / "attempt") as folder:
         variables = environment(
             folder,
-            HOLDFAST_ULTRALYTICS=json.dumps(wishes),
+            HOLDFAST_OVERRIDES=json.dumps(wishes),
             HOLDFAST_SNAPSHOTS=str(tmp_path / "snapshots"),
             YOLO_CONFIG_DIR=str(tmp_path),
             YOLO_OFFLINE="true",

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from holdfast.probe.holdfast_probe.adapters import torchvision, ultralytics
+from holdfast.probe.holdfast_probe import torchvision_repair
+from holdfast.probe.holdfast_probe.frameworks import ultralytics
 from holdfast.probe.holdfast_probe.snapshots.capture import Capture
 from holdfast.probe.holdfast_probe.snapshots.fs import Files
 from holdfast.probe.holdfast_probe.snapshots.snapshotter import Snapshotter
@@ -42,7 +43,7 @@ def import_ultralytics(config=None):
     """Offline, with settings of its own in this folder, and with Holdfast's own stand-in for torchvision's operators, which a CPU build of torch may not load (F26)."""
     if config is not None:
         os.environ.update(YOLO_CONFIG_DIR=str(config), YOLO_OFFLINE="true")
-    torchvision.install(Probe([]))
+    torchvision_repair.install(Probe([]))
     importlib.import_module("torchvision")
     importlib.import_module("ultralytics.models.yolo.detect")
 
@@ -67,8 +68,8 @@ class Probe:
     def emit(self, event: str, **fields: Any) -> None:
         self.told.append((event, fields))
 
-    def note(self, what: str, detail: str = "") -> None:
-        self.emit("probe-note", what=what, detail=detail)
+    def note(self, what: str, detail: str = "", code: str = "") -> None:
+        self.emit("probe-note", what=what, detail=detail, code=code)
 
     def failed(self, where: str, error: Exception) -> None:
         raise AssertionError(f"{where}: {error!r}") from error
@@ -321,7 +322,7 @@ class Lives:
 
         try:
             if self._wishes is not None:
-                os.environ["HOLDFAST_ULTRALYTICS"] = json.dumps(self._wishes)
+                os.environ["HOLDFAST_OVERRIDES"] = json.dumps(self._wishes)
             if not self._bare:
                 watched(self.folder, told, self._most_lost)
                 tell_writes(at)

@@ -64,7 +64,7 @@ def draw_image(path: str) -> None:
 def measure_holdfast(folder: Path, paths: dict[str, list[str]]) -> tuple[float, float]:
     """Return the seconds for scanning all images and for judging the result."""
     from holdfast.diagnosis.dataset import classes, labels, leakage, readable, sizes
-    from holdfast.preflight.images.survey import survey
+    from holdfast.frameworks.ultralytics.image_survey import survey
 
     began = time.perf_counter()
     seen = survey(str(folder), dict(enumerate("abc")), paths, sys.executable, classes=3)

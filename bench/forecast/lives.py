@@ -110,7 +110,7 @@ def _start_events(history: MemoryHistory) -> Iterator[events.AnyEvent]:
     yield attempt
     yield from trains()
     if history.snapshots:
-        yield events.Coverage(at=0.5, kinds={"snapshots": "seen"}, step_source="optimizer")
+        yield events.Coverage(at=0.5, seen={"snapshots": ""}, step_source="optimizer")
 
 
 class _EventSource:

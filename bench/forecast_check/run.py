@@ -19,11 +19,11 @@ from pathlib import Path
 
 import psutil
 
-from holdfast.preflight import yolo_data
-from holdfast.preflight.checks.forecast_trial import count_images
-from holdfast.preflight.cost_estimate import estimate_memory, estimate_times, merge_settings, sum_times
-from holdfast.preflight.short_run import measure
-from holdfast.preflight.short_run_metrics import compute_metrics
+from holdfast.frameworks.ultralytics import data_set
+from holdfast.frameworks.ultralytics.cost_estimate import estimate_memory, estimate_times, merge_settings, sum_times
+from holdfast.frameworks.ultralytics.forecast_trial import count_images
+from holdfast.frameworks.ultralytics.short_run import measure
+from holdfast.frameworks.ultralytics.short_run_metrics import compute_metrics
 from holdfast.schema import events
 from holdfast.storage.folder import RunFolder
 from holdfast.storage.journal import replay
@@ -121,7 +121,7 @@ def compare(args: argparse.Namespace, folder: Path) -> int:
     plan = open_plan(path)
     stage = stages_of(plan)[0]
     settings = merge_settings(plan, stage)
-    counted = count_images(settings, {settings["data"]: yolo_data.read(args.data.absolute(), cwd=folder)})
+    counted = count_images(settings, {settings["data"]: data_set.read(args.data.absolute(), cwd=folder)})
     print(f"short trial run: {args.imgsz} px, batch {args.batch} ...", flush=True)
     one = measure(stage_plan(plan, stage))
     if one.failed:

@@ -3,36 +3,63 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
-
-def check(
-    command: list[str] | None = typer.Argument(
-        None, metavar="PLAN.toml | COMMAND", help="A plan file, or the training command and its arguments."
-    ),
-    device: str | None = typer.Option(
-        None,
+Command = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="PLAN.toml | COMMAND", help="A plan file, or the training command and its arguments."),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(
         metavar="D",
         help="Device to check: cpu, mps, cuda, cuda:1 or auto (default: the device of the plan or command).",
     ),
-    data: Path | None = typer.Option(
-        None, metavar="DATA.yaml", help="Dataset to check (default: the dataset of the plan or command)."
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(metavar="DATA.yaml", help="Dataset to check (default: the dataset of the plan or command)."),
+]
+Seconds = Annotated[
+    float,
+    typer.Option(min=1.0, metavar="N", help="Time limit for all checks together, in seconds."),
+]
+Only = Annotated[
+    list[str],
+    typer.Option(metavar="ID", help="Run only this check, or all checks of this kind. Can be repeated."),
+]
+Skip = Annotated[
+    list[str],
+    typer.Option(metavar="ID", help="Skip this check, or all checks of this kind. Can be repeated."),
+]
+WriteSplit = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Write the suggested leak-free train/val split to this folder."),
+]
+Confine = Annotated[
+    bool,
+    typer.Option(
+        "--confine/--no-confine", help="Whether to block writes by the dry run outside its scratch copy (Linux)."
     ),
-    seconds: float = typer.Option(300.0, min=1.0, metavar="N", help="Time limit for all checks together, in seconds."),
-    only: list[str] = typer.Option(
-        [], metavar="ID", help="Run only this check, or all checks of this kind. Can be repeated."
-    ),
-    skip: list[str] = typer.Option(
-        [], metavar="ID", help="Skip this check, or all checks of this kind. Can be repeated."
-    ),
-    write_split: Path | None = typer.Option(
-        None, metavar="DIR", help="Write the suggested leak-free train/val split to this folder."
-    ),
-    confine: bool = typer.Option(
-        True, "--confine/--no-confine", help="Whether to block writes by the dry run outside its scratch copy (Linux)."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print the results as JSON."),
+]
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", help="Print the results as JSON."),
+]
+
+
+def check(
+    command: Command = None,
+    device: Device = None,
+    data: Data = None,
+    seconds: Seconds = 300.0,
+    only: Only = [],
+    skip: Skip = [],
+    write_split: WriteSplit = None,
+    confine: Confine = True,
+    as_json: AsJson = False,
 ) -> None:
     """Check a training command or a plan before you start it.
 
@@ -47,8 +74,9 @@ def check(
     On Linux 5.19 or newer, the dry run and the processes that it starts can only write to the scratch copy, temporary
     folders and tool caches. On other systems, only Python code is prevented from changing existing files outside the
     scratch copy. Writes by native libraries and other programs are not blocked there, but files that changed in the
-    working directory are reported afterwards. See docs/dry_run.md. The short run for the forecast checks of an
-    Ultralytics command or plan also uses a scratch folder, but its writes are not restricted.
+    working directory are reported afterwards. See docs/dry_run.md. For a command or plan of a
+    framework that Holdfast knows, the forecast checks start a separate short run. It also uses a scratch folder, but
+    its writes are not restricted.
 
     Exit status: 0 no fatal problem found (there may be warnings); 1 internal error; 2 usage error; 3 at least one fatal
     problem; 129 terminal closed; 130 Ctrl-C; 143 SIGTERM.

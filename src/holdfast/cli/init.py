@@ -12,7 +12,9 @@ def init(
         None, metavar="DATA.yaml", help="Dataset (default: the only dataset YAML file in this directory)."
     ),
     model: str = typer.Option(
-        "yolo11n.yaml", metavar="FILE", help="A .yaml file to train from scratch, or a .pt file with initial weights."
+        None,
+        metavar="FILE",
+        help="A .yaml file to train from scratch, or a .pt file with initial weights (default: a small detector).",
     ),
     out: Path = typer.Option(Path("plan.toml"), metavar="FILE", help="File to write the plan to."),
     force: bool = typer.Option(False, "--force", help="Overwrite an existing plan."),
@@ -26,12 +28,10 @@ def init(
 
     Exit status: 0 the plan was written; 1 internal error; 2 usage error; 129 terminal closed; 130 Ctrl-C; 143 SIGTERM.
     """
+    from holdfast.frameworks import default
     from holdfast.launch.interrupts import terminate_helpers_on_signal
-    from holdfast.preflight.init_plan import init as write
-    from holdfast.render.plan_draft import show
     from holdfast.storage.folder import working_folder
 
     working_folder()
     with terminate_helpers_on_signal():
-        written = write(data, model=model, out=out, force=force)
-    show(written, as_json=as_json)
+        default().write_plan(data, model=model, out=out, force=force, as_json=as_json)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -13,65 +14,109 @@ class OnFinding(str, Enum):
     warn = "warn"
 
 
-def run(
-    context: typer.Context,
-    command: list[str] = typer.Argument(
-        ..., metavar="PLAN.toml | COMMAND", help="A plan file, or the training command and its arguments."
-    ),
-    name: str | None = typer.Option(None, metavar="NAME", help="Name of the run (default: the name of the script)."),
-    folder: Path | None = typer.Option(
-        None, "--dir", metavar="DIR", help="Run folder (default: .holdfast/runs/NAME-N)."
-    ),
-    max_attempts: int = typer.Option(
-        3,
+Command = Annotated[
+    list[str],
+    typer.Argument(metavar="PLAN.toml | COMMAND", help="A plan file, or the training command and its arguments."),
+]
+Name = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Name of the run (default: the name of the script)."),
+]
+Folder = Annotated[
+    Path | None,
+    typer.Option("--dir", metavar="DIR", help="Run folder (default: .holdfast/runs/NAME-N)."),
+]
+MaxAttempts = Annotated[
+    int,
+    typer.Option(
         metavar="N",
         show_default=False,
         help="Maximum number of times to start training (default: 3 for a command; for each stage of a plan, `attempts` in [budget], or 10 if omitted).",
     ),
-    on_finding: OnFinding = typer.Option(
-        "act",
-        help="What to do about a fatal finding: act stops training, and restarts it if a remedy is known or a restart can help; warn only reports the finding.",
+]
+OnFindingOption = Annotated[
+    OnFinding,
+    typer.Option(
+        help="What to do about a fatal finding: act stops training, and restarts it if a remedy is known or a restart can help; warn only reports the finding."
     ),
-    observe_only: bool = typer.Option(
-        False, "--observe-only", help="Only watch and record; never stop, restart or change anything."
-    ),
-    checkpoint: str | None = typer.Option(
-        None, metavar="GLOB", help="Glob pattern of the checkpoint files that the command writes."
-    ),
-    resume_with: str | None = typer.Option(
-        None,
+]
+ObserveOnly = Annotated[
+    bool,
+    typer.Option("--observe-only", help="Only watch and record; never stop, restart or change anything."),
+]
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(metavar="GLOB", help="Glob pattern of the checkpoint files that the command writes."),
+]
+ResumeWith = Annotated[
+    str | None,
+    typer.Option(
         metavar="ARGS",
         help='Arguments to append to the command when resuming, e.g. "--resume {checkpoint}"; {checkpoint} is replaced with the path.',
     ),
-    on_event: str | None = typer.Option(
-        None,
+]
+OnEvent = Annotated[
+    str | None,
+    typer.Option(
         metavar="CMD",
         help="Command to run when the run starts, restarts or ends, and for each finding; it receives JSON on stdin.",
     ),
-    rule: list[str] = typer.Option(
-        [],
+]
+Rule = Annotated[
+    list[str],
+    typer.Option(
         metavar="ID[.LIMIT]=VALUE",
         help="Configure a rule: ID=off|note|warn limits its severity; ID.LIMIT=NUMBER changes one of its limits (see `holdfast rules ID`). Can be repeated.",
     ),
-    hang_after: float | None = typer.Option(
-        None,
+]
+HangAfter = Annotated[
+    float | None,
+    typer.Option(
         metavar="SECONDS",
-        help="Time without progress after which Holdfast checks whether training hangs (default: 300; 900 before the first step). It is never less than ten times the longest pause so far.",
+        help="Time without progress after which Holdfast checks whether training has hung (default: 300; 900 before the first step). It is never less than ten times the longest pause so far.",
     ),
-    backoff: float = typer.Option(
-        2.0,
+]
+Backoff = Annotated[
+    float,
+    typer.Option(
         metavar="SECONDS",
-        help="Time to wait before the second attempt; doubled for each further attempt without progress, up to 60.",
+        help="Time to wait before the second attempt; doubled for each further attempt, up to 60, until an attempt makes progress.",
     ),
-    max_lost_work: float | None = typer.Option(
-        None,
+]
+MaxLostWork = Annotated[
+    float | None,
+    typer.Option(
         metavar="SECONDS",
         help="Maximum training time that a crash may lose, if snapshots are taken (default: 120, or more if snapshots would take more than 1% of the time). If you set a value, the 1% limit does not apply.",
     ),
-    check: bool = typer.Option(
-        True, "--check/--no-check", help="Whether to run `holdfast check` before a plan is started."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON on the last line of stdout."),
+]
+Check = Annotated[
+    bool,
+    typer.Option("--check/--no-check", help="Whether to run `holdfast check` before a plan is started."),
+]
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", help="Print the summary as JSON on the last line of stdout."),
+]
+
+
+def run(
+    context: typer.Context,
+    command: Command,
+    name: Name = None,
+    folder: Folder = None,
+    max_attempts: MaxAttempts = 3,
+    on_finding: OnFindingOption = OnFinding.act,
+    observe_only: ObserveOnly = False,
+    checkpoint: Checkpoint = None,
+    resume_with: ResumeWith = None,
+    on_event: OnEvent = None,
+    rule: Rule = [],
+    hang_after: HangAfter = None,
+    backoff: Backoff = 2.0,
+    max_lost_work: MaxLostWork = None,
+    check: Check = True,
+    as_json: AsJson = False,
 ) -> None:
     """Run a training command, and restart it after a failure.
 

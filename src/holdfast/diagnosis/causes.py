@@ -13,17 +13,6 @@ if TYPE_CHECKING:
 
 UNSEEN_PROGRESS_S = 60.0
 """If steps cannot be observed, an attempt that ran at least this long is assumed to have made progress."""
-MISTAKES = frozenset(
-    (
-        *("python-exception", "exit-status-not-zero", "device-out-of-memory", "labels-missing"),
-        *("torchvision-mismatch", "op-not-implemented", "float64-unsupported", "watermark-invalid"),
-        *("backward-view-incompatible", "fork-after-metal", "openmp-duplicate"),
-    )
-)
-"""Failures that happen again at the same place if they happen before the first step."""
-OUTSIDE = ("killed-externally",)
-"""Causes that are unrelated to the training itself: they only use up attempts."""
-NO_ATTEMPT_LEFT, ONLY_ATTEMPT = "no attempt is left", "it was the only attempt"
 _TRANSIENT = re.compile(
     r"Connection (reset|refused|aborted|timed out)|Temporary failure in name resolution|Read timed out|"
     r"Resource temporarily unavailable|Address already in use|Too many requests|Service Unavailable|"
@@ -35,9 +24,8 @@ _TRANSIENT = re.compile(
 def cause_of(attempt: AttemptState) -> str | None:
     """Return the rule that best explains why an attempt ended."""
     rules = by_id()
-    stopped_by = attempt.ended.stopped_by if attempt.ended is not None else None
-    if stopped_by in rules:
-        return stopped_by
+    if attempt.ended is not None and attempt.ended.rule in rules:
+        return attempt.ended.rule
     explaining = [
         rule for finding in attempt.findings if (rule := rules.get(finding.rule)) and finding.severity == "fatal"
     ]
@@ -45,17 +33,25 @@ def cause_of(attempt: AttemptState) -> str | None:
     return best.id if best is not None and best.cause else None
 
 
+def is_external(cause: str | None) -> bool:
+    """Return whether a cause is unrelated to the training itself."""
+    rule = by_id().get(cause or "")
+    return rule is not None and rule.external
+
+
 def is_out_of_attempts(attempt: AttemptState) -> bool:
     """Return whether only the limit on attempts prevents another start."""
-    return attempt.decision is not None and attempt.decision.why.startswith((NO_ATTEMPT_LEFT, ONLY_ATTEMPT))
+    return attempt.decision is not None and attempt.decision.stop_reason == "no-attempt-left"
 
 
 def is_mistake(attempt: AttemptState) -> bool:
     """Return whether an attempt failed before the first step, for a reason that is not transient."""
-    resume = attempt.started.resume
+    resume, rule = attempt.started.resume, by_id().get(cause_of(attempt) or "")
+    if attempt.ended is None or attempt.steps or rule is None:
+        return False
     # Another attempt may use another file, but only if Holdfast chose this one.
-    corrupt = cause_of(attempt) == "checkpoint-torn" and (resume is None or resume.checkpoint is None)
-    if attempt.ended is None or attempt.steps or (cause_of(attempt) not in MISTAKES and not corrupt):
+    corrupt = rule.id == "checkpoint-torn" and (resume is None or resume.checkpoint is None)
+    if not rule.fails_again and not corrupt:
         return False
     unseen = attempt.attached is None and attempt.ended.seconds > UNSEEN_PROGRESS_S
     return not unseen and not any(_TRANSIENT.search(line) for line in exception_words(attempt.ended))

@@ -90,4 +90,4 @@ def is_plain_loop(state: RunState) -> bool:
 def _can_resume_otherwise(attempt: AttemptState) -> bool:
     snapshots = attempt.snapshots
     guarded = snapshots.newest is not None or snapshots.failed is not None or snapshots.restored is not None
-    return attempt.adapter is not None or guarded or not attempt.starts_over
+    return attempt.framework is not None or guarded or not attempt.starts_over

@@ -32,9 +32,10 @@ def evaluate(rule: Rule, state: RunState) -> Finding | None:
         finding = rule.judge(state)
     except Exception as error:  # noqa: BLE001 - a faulty rule must never stop a training
         return Finding(rule=rule.id, severity="note", message=f"This rule failed and was ignored: {error!r}")
-    if finding is not None and WEIGHT[finding.severity] > WEIGHT[most]:
-        return msgspec.structs.replace(finding, severity=most)
-    return finding
+    if finding is None:
+        return None
+    severity = most if WEIGHT[finding.severity] > WEIGHT[most] else finding.severity
+    return msgspec.structs.replace(finding, rule=rule.id, severity=severity)
 
 
 class Engine:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from holdfast.diagnosis.causes import OUTSIDE, cause_of, is_mistake, is_out_of_attempts
+from holdfast.diagnosis.causes import cause_of, is_external, is_mistake, is_out_of_attempts
 from holdfast.diagnosis.checkpoints import checkpoints, is_plain_loop, last_good
 from holdfast.diagnosis.engine import WEIGHT
 from holdfast.diagnosis.exits import describe_position, killed_by
 from holdfast.diagnosis.rules import by_id
+from holdfast.schema.events import INTERRUPTIONS
 from holdfast.schema.shell_text import shell_join, shell_quote
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def _describe_end(attempt: AttemptState) -> str:
     if ended.stopped_by in ("user", "terminate"):
         return "was stopped by you" if ended.stopped_by == "user" else "was stopped by SIGTERM"
     if ended.stopped_by is not None:
-        return f"was stopped {describe_position(attempt)} ({ended.stopped_by})"
+        return f"was stopped {describe_position(attempt)} ({ended.rule or ended.stopped_by})"
     if ended.code == 0:
         return "finished"
     signal = killed_by(ended)
@@ -146,7 +147,7 @@ def _describe_end(attempt: AttemptState) -> str:
 
 def _has_failed(attempt: AttemptState) -> bool:
     ended = attempt.ended
-    was_requested = ended is not None and (ended.planned or ended.stopped_by in ("user", "terminate", "budget"))
+    was_requested = ended is not None and (ended.planned or ended.stopped_by in INTERRUPTIONS)
     return ended is not None and ended.code != 0 and not was_requested
 
 
@@ -165,15 +166,15 @@ def _list_unknowns(state: RunState, finding: Finding | None, *, failed: bool) ->
             f"Whether the cause really is {finding.rule}: the evidence fits, but does not rule out another cause."
         )
     coverage = next((a.coverage for a in reversed(state.attempts) if a.coverage is not None), None)
-    kinds = coverage.kinds if coverage is not None else {}
-    unseen = [kind for kind in ESSENTIAL if kinds.get(kind, "not seen").startswith("not seen")]
+    unseen = [kind for kind in ESSENTIAL if coverage is None or kind not in coverage.seen]
     # The probe in a process that has only just started may not have reported yet.
     starting = coverage is None and ended is None and attempt.started.pid
     if unseen and not starting:
-        status = next(
-            (kinds[kind] for kind in unseen if kind in kinds), "not seen: Holdfast could not instrument the process"
+        reasons = (
+            [coverage.missing[kind] for kind in unseen if kind in coverage.missing] if coverage is not None else []
         )
-        open_questions.append(f"{', '.join(unseen).capitalize()}: {status}.")
+        why = reasons[0] if reasons else "Holdfast could not instrument the process"
+        open_questions.append(f"{', '.join(unseen).capitalize()}: not seen: {why}.")
     return open_questions
 
 
@@ -188,15 +189,15 @@ def _collect_next_steps(state: RunState, finding: Finding | None, reference: str
     good = last_good(state)
     if good is not None and not all(checkpoint.usable for checkpoint in known):
         steps.insert(0, NextStep(f"go back to the last good checkpoint: {good.path} (step {good.step})"))
-    stopped_by = state.attempt.ended.stopped_by if state.attempt.ended is not None else None
-    if stopped_by in by_id() and state.started is not None:
-        again = f"holdfast run --rule {stopped_by}=warn -- {shell_join(state.started.command)}"
+    rule = state.attempt.ended.rule if state.attempt.ended is not None else ""
+    if rule in by_id() and state.started is not None:
+        again = f"holdfast run --rule {rule}=warn -- {shell_join(state.started.command)}"
         steps.insert(min(2, len(steps)), NextStep("if this is intended, downgrade this rule to a warning", again))
     if reference is not None and _can_resume(state):
         text = _describe_resume(state)
         text = f"after you have fixed the error, {text}" if is_mistake(state.attempt) else text
         resume = NextStep(text, resume_command(reference), resumes=True)
-        if is_out_of_attempts(state.attempt) and finding is not None and finding.rule in OUTSIDE:
+        if is_out_of_attempts(state.attempt) and finding is not None and is_external(finding.rule):
             more = "next time, allow more attempts: --max-attempts N (in a plan: [budget] attempts)"
             steps[:0] = [resume, NextStep(more)]
         else:

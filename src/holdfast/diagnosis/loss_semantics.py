@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.frameworks import by_name
+
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import AttemptState
-
-HANDOVER = "another optimizer's steps are the run's steps from here on"
-"""The note of the probe when another optimizer becomes the primary optimizer."""
 
 
 def has_single_optimizer(attempt: AttemptState) -> bool:
@@ -22,7 +21,7 @@ def has_single_optimizer(attempt: AttemptState) -> bool:
     return (
         not attempt.losses.others
         and (coverage is None or len(coverage.optimizers) < 2)
-        and not any(note.what == HANDOVER for note in attempt.notes)
+        and not attempt.has_note("optimizer-handover")
     )
 
 
@@ -42,4 +41,4 @@ def uses_loader(attempt: AttemptState) -> bool:
 
 def is_detector(attempt: AttemptState) -> bool:
     """Return whether the model is a detector. Its very first loss says little: no box is matched with an object yet."""
-    return attempt.adapter == "ultralytics"
+    return by_name(attempt.framework).is_detector

@@ -24,7 +24,7 @@ from holdfast.diagnosis.growth import (
     growth,
     growth_by_epoch,
 )
-from holdfast.diagnosis.units import GIB, size
+from holdfast.schema.units import GIB, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -182,7 +182,7 @@ def machine_limit(state: RunState, series: Series, budget_gib: float = 0.0) -> L
 def device_limit(attempt: AttemptState) -> Limit | None:
     """Return the limit of a device with its own memory, if the device reports it."""
     device = attempt.memory.device
-    if device is None or not device.limit or device.allocated is None or attempt.memory.on_mps:
+    if device is None or not device.limit or device.allocated is None or attempt.memory.is_shared:
         return None
     return Limit(device.limit, f"{device.device} has {size(device.limit)}")
 
@@ -198,7 +198,7 @@ def _find_on_machine(state: RunState, limits: Mapping[str, float]) -> Leak | Non
 def _find_on_device(state: RunState, limits: Mapping[str, float]) -> Leak | None:
     """Return the growth on a device with its own memory, with a forecast if the device reports its limit."""
     device = state.attempt.memory.device
-    if device is None or device.allocated is None or state.attempt.memory.on_mps:
+    if device is None or device.allocated is None or state.attempt.memory.is_shared:
         return None
     found = _find_growth(state.attempt, "allocated", f"tensors on {device.device}")
     return _add_forecast(state, found, device_limit(state.attempt), limits) if found is not None else None

@@ -28,7 +28,7 @@ from holdfast.diagnosis.memory_forecast import (
     planned_end,
     steps_between_evaluations,
 )
-from holdfast.diagnosis.units import MIB, duration, size
+from holdfast.schema.units import MIB, duration, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,9 +119,8 @@ def _may_restart(state: RunState, plan: Plan) -> bool:
         return False
     attempt = state.attempt
     snapshots = attempt.snapshots
-    seen = attempt.coverage is not None and attempt.coverage.kinds.get("snapshots", "").startswith("seen")
     works = snapshots.failed is None and (snapshots.count > 0 or snapshots.restored is not None)
-    return seen and works and attempt.first_step_at is not None and attempt.ended is None
+    return attempt.takes_snapshots and works and attempt.first_step_at is not None and attempt.ended is None
 
 
 # --- the reasons ------------------------------------------------------------------------------------------------------

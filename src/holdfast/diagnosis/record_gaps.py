@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import AttemptState
 
-LOST_LINES = "events were lost"
-"""The prefix of the note that the probe writes when it can write to the disk again."""
 UNDER_WAY = 1
 """Steps by which the heartbeat may be ahead of the record although nothing is missing."""
 
@@ -24,7 +22,7 @@ def gap_after(attempt: AttemptState) -> int | None:
     )
     if recorded and attempt.last_step > recorded + UNDER_WAY:
         return recorded
-    lost = next((note for note in attempt.notes if note.what.startswith(LOST_LINES)), None)
+    lost = next((note for note in attempt.notes if note.code == "events-lost"), None)
     if lost is None:
         return None
     before = [epoch.last_step for epoch in attempt.pace.epochs if epoch.at <= lost.at]

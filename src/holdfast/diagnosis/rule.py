@@ -32,14 +32,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Rule:
-    id: str
-    """Stable, kebab-case, states the fact."""
     kind: Kind
     on: tuple[type[Event], ...]
     judge: Callable[[RunState], Finding | None]
-    cases: list[Case]
-    page: str
-    """The docstring of the module: what the finding means, why it happens, what to do, sources."""
+    cases: Callable[[], list[Case]]
+    """Called only by tests and for documentation."""
+    id: str = ""
+    """The name of the module in kebab case, set when the rule is found. It is stable and states the fact."""
+    page: str = ""
+    """The docstring of the module, set when the rule is found: what the finding means, why it happens, what to do, sources."""
     limits: Mapping[str, float] = field(default_factory=dict)
     """Numbers that a user may set for one run (`--rule ID.NAME=VALUE`), with their defaults. `judge` reads them with
     `state.tuned(id, LIMITS)`."""
@@ -50,3 +51,25 @@ class Rule:
     the end of an attempt."""
     cause: int = 0
     """Of several findings about the same failure, the one with the highest value is its cause; 0: it is never the cause."""
+    remedies: tuple[str, ...] = ()
+    """Ids of remedy steps in the order in which they are tried; empty: it cannot be fixed automatically."""
+    remedies_by_cause: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Instead of `remedies`, if they depend on the cause that the finding names in its `data`."""
+    corrupts_state: bool = False
+    """The state of the attempt becomes unusable: do not resume from it."""
+    predicts_kill: bool = False
+    """It predicts a failure, so a snapshot should be taken at once."""
+    suspects_device: bool = False
+    """A device that computes wrong results may be the reason."""
+    restarts_while_running: bool = False
+    """It is worth a restart while the training is still running."""
+    external: bool = False
+    """The cause is unrelated to the training itself: it only uses up attempts."""
+    fails_again: bool = False
+    """If it happens before the first step, it happens again at the same place."""
+    in_dry_run: bool = False
+    """A few steps that repeat a batch are enough for it. Rules of the kind `exit` always apply to a dry run."""
+    contradicts: tuple[str, ...] = ()
+    """Proofs that fail if a warning of this rule still applies at the end."""
+    charts: tuple[str, ...] = ()
+    """Charts of the report that show its subject, in addition to those of its kind."""

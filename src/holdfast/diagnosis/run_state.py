@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from holdfast import frameworks
 from holdfast.diagnosis import aggregators
 from holdfast.diagnosis.aggregators.losses import add_value
 from holdfast.diagnosis.series import Series
 from holdfast.schema import events
+from holdfast.schema.devices import NO_DEVICE, parse_device
 from holdfast.schema.verdicts import Action
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from holdfast.diagnosis.aggregators import Metrics
+    from holdfast.schema.devices import Device
     from holdfast.schema.verdicts import Decision, Finding, Severity
     from holdfast.storage.journal import Entry
 
@@ -36,10 +39,10 @@ class AttemptState:
         self.others: list[events.ProbeAttached] = []
         """Other training processes: other ranks, or several processes with the same rank."""
         self.coverage: events.Coverage | None = None
-        self.adapter: str | None = None
+        self.framework: str | None = None
         """The framework, if one was recognised."""
         self.settings: dict[str, Any] = {}
-        """The settings of the framework, if an adapter knows them."""
+        """The settings of the framework, if a framework knows them."""
         self.first_step: int | None = None
         self.first_step_at: float | None = None
         """The time when it was done."""
@@ -83,6 +86,12 @@ class AttemptState:
         """The number of steps that this attempt itself has done."""
         return 0 if self.first_step is None else self.last_step - self.first_step + 1
 
+    def find_device(self, settings: Mapping[str, Any]) -> Device:
+        """Return the device that the process uses; with these settings, if it has not yet used an accelerator."""
+        used = parse_device(self.memory.device.device) if self.memory.device is not None else NO_DEVICE
+        named = parse_device(settings.get("device"))
+        return used if used.kind.is_accelerator or not named.kind.name else named
+
     @property
     def resumed(self) -> events.Resume | None:
         """The point from which this attempt resumed.
@@ -107,6 +116,13 @@ class AttemptState:
         """Whether the process exited on its own, with code 0."""
         return self.ended is not None and self.ended.code == 0 and self.ended.stopped_by is None
 
+    @property
+    def takes_snapshots(self) -> bool:
+        return self.coverage is not None and "snapshots" in self.coverage.seen
+
+    def has_note(self, code: events.NoteCode) -> bool:
+        return any(note.code == code for note in self.notes)
+
     def find_finding(self, rule: str) -> Finding | None:
         return next((finding for finding in reversed(self.findings) if finding.rule == rule), None)
 
@@ -125,6 +141,11 @@ class RunState:
         """Seconds in which nothing ran: from a stop, or from the last recorded event, to the resume."""
         self._record_ended_at: float | None = None
         """The time of the last event of an attempt whose end was not recorded."""
+
+    @property
+    def framework(self) -> str | None:
+        """The framework that trains, if an attempt has shown one."""
+        return next((attempt.framework for attempt in reversed(self.attempts) if attempt.framework), None)
 
     @property
     def attempt(self) -> AttemptState:
@@ -280,8 +301,13 @@ def _fold_attached(attempt: AttemptState, event: events.ProbeAttached) -> None:
 
 def _fold_coverage(attempt: AttemptState, event: events.Coverage) -> None:
     attempt.coverage = event
-    if event.kinds.get("ultralytics", "").startswith("seen"):
-        attempt.adapter = "ultralytics"
+    attempt.framework = next((name for name in frameworks.names() if name in event.seen), attempt.framework)
+
+
+def _fold_settings(attempt: AttemptState, event: events.Settings) -> None:
+    attempt.settings = event.values
+    if event.source in frameworks.names():
+        attempt.framework = event.source
 
 
 def _fold_restored(attempt: AttemptState, event: events.Restored) -> None:
@@ -293,7 +319,7 @@ def _fold_restored(attempt: AttemptState, event: events.Restored) -> None:
 
 def _fold_epoch(attempt: AttemptState, event: events.Epoch) -> None:
     if event.source != "loader":
-        attempt.adapter = event.source
+        attempt.framework = event.source
     elif attempt.epochs_before is None:
         return
     attempt.epoch = event.epoch
@@ -358,7 +384,7 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
     events.TorchImported: (lambda attempt, event: setattr(attempt, "torch", event.torch),),
     events.ProbeAttached: (_fold_attached,),
     events.Coverage: (_fold_coverage,),
-    events.Settings: (lambda attempt, event: setattr(attempt, "settings", event.values),),
+    events.Settings: (_fold_settings,),
     events.Epoch: (
         _fold_epoch,
         lambda attempt, event: attempt.batches.fold_epoch(event),

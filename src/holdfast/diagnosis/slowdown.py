@@ -5,16 +5,14 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.diagnosis.units import MIB, duration, size
+from holdfast.diagnosis.hints import hint
+from holdfast.schema.units import MIB, duration, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from holdfast.diagnosis.aggregators.timing import Period
-
-SWAPPED = "the machine ran out of memory and swapped"
-WAITED = "it waited for data"
-"""Causes with a remedy. The remedies recognize them by these texts."""
+    from holdfast.diagnosis.run_state import RunState
 
 
 class Slowdown(NamedTuple):
@@ -40,16 +38,17 @@ class Slowdown(NamedTuple):
 
 class Cause(NamedTuple):
     name: str
+    """A code."""
     message: str
     """A clause for the message of the finding."""
     evidence: str
     remedies: tuple[str, ...]
 
 
-def find_causes(slow: Slowdown, memory_total: int | None, limits: Mapping[str, float]) -> list[Cause]:
+def find_causes(slow: Slowdown, state: RunState, limits: Mapping[str, float]) -> list[Cause]:
     """Return the possible causes, the most likely first; empty if nothing in the record explains the slowdown."""
     found = [
-        _check_swap(slow, memory_total, limits),
+        _check_swap(slow, state, limits),
         _check_data_wait(slow, limits),
         _check_load(slow, limits),
         _check_pause(slow),
@@ -57,7 +56,7 @@ def find_causes(slow: Slowdown, memory_total: int | None, limits: Mapping[str, f
     return [cause for cause in found if cause is not None]
 
 
-def _check_swap(slow: Slowdown, memory_total: int | None, limits: Mapping[str, float]) -> Cause | None:
+def _check_swap(slow: Slowdown, state: RunState, limits: Mapping[str, float]) -> Cause | None:
     now = slow.now
     least = limits["swap_mib"] * MIB
     usual = median(period.swapped_in for period in slow.before) if slow.before else 0.0
@@ -66,18 +65,18 @@ def _check_swap(slow: Slowdown, memory_total: int | None, limits: Mapping[str, f
         signs.append(f"{size(now.swapped_in)} was read back from swap")
     if now.swap_grown >= least:
         signs.append(f"swap usage grew by {size(now.swap_grown)}")
-    low = now.least_available
+    low, memory_total = now.least_available, state.started.memory_total if state.started is not None else None
     if low is not None and memory_total and low < limits["available_part"] * memory_total:
         signs.append(f"only {size(low)} of memory was available")
     if not signs:
         return None
     return Cause(
         "swap",
-        SWAPPED,
+        "the machine ran out of memory and swapped",
         "; ".join(signs),
         (
             "use a smaller batch with more gradient accumulation, and close other programs",
-            "disable dataset caching (Ultralytics: cache=False)",
+            f"disable dataset caching{hint(state, 'no-cache')}",
             "resume from the last checkpoint in a new process, if memory has grown since the start",
         ),
     )
@@ -94,7 +93,7 @@ def _check_data_wait(slow: Slowdown, limits: Mapping[str, float]) -> Cause | Non
         return None
     return Cause(
         "data",
-        WAITED,
+        "it waited for data",
         f"waiting for data took {duration(now.data_wait)} of {duration(now.step_seconds)},"
         f" {now.data_wait / now.steps:.3g} s per step compared with {usual:.3g} s before",
         (

@@ -21,7 +21,7 @@ from holdfast.diagnosis.record_gaps import gap_after
 from holdfast.diagnosis.rules import by_id
 from holdfast.diagnosis.rules.probe_absent import reason as why_unseen
 from holdfast.diagnosis.series import Series, fall
-from holdfast.schema.events import NO_FURTHER_ATTEMPT, as_number
+from holdfast.schema.events import as_number
 from holdfast.schema.verdicts import Outcome, Proof, Verdict
 
 if TYPE_CHECKING:
@@ -59,13 +59,6 @@ MATCHES = {
     "near": " (approximately)",
 }
 """How saved weights match the weights in memory -> the text of the proof."""
-CONTRADICTED_BY = {
-    "loss-fell": ("loss-diverging", "batches-repeating"),
-    "weights-moved": ("weights-frozen",),
-    "planned-steps-done": ("steps-missing",),
-    "saved-equals-live": ("checkpoint-unfaithful",),
-}
-"""Proof -> the warnings that contradict it if they still apply at the end."""
 
 
 def verdict(state: RunState) -> Verdict:
@@ -73,7 +66,7 @@ def verdict(state: RunState) -> Verdict:
     attempt = state.attempt
     ended = attempt.ended
     stopped_by = ended.stopped_by if ended is not None else None
-    if attempt.signals and attempt.signals[-1].action == NO_FURTHER_ATTEMPT:
+    if attempt.signals and attempt.signals[-1].ends_run:
         stopped_by = "terminate" if attempt.signals[-1].signal == "SIGTERM" else "user"
     if stopped_by in INTERRUPTED:
         reason = INTERRUPTED[stopped_by]
@@ -128,8 +121,9 @@ def collect_proofs(state: RunState) -> list[Proof]:
 
 def _fail_if_contradicted(proof: Proof, state: RunState) -> Proof:
     if proof.answer in ("holds", "missing"):
-        for rule_id in CONTRADICTED_BY.get(proof.name, ()):
-            now = evaluate(by_id()[rule_id], state) if state.attempt.find_finding(rule_id) is not None else None
+        for rule_id in {finding.rule: None for finding in state.attempt.findings}:
+            rule = by_id().get(rule_id)
+            now = evaluate(rule, state) if rule is not None and proof.name in rule.contradicts else None
             if now is not None and now.severity != "note":
                 return msgspec.structs.replace(proof, answer="fails", detail=f"{now.message} ({rule_id})")
     return proof

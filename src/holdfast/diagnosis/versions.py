@@ -6,27 +6,28 @@ A version that is not recorded is None, and None never matches: a rule then repo
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from holdfast.frameworks import all_frameworks
+from holdfast.schema.devices import parse_device
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from holdfast.diagnosis.run_state import RunState
 
 Version = tuple[int, ...]
 
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 _MACOS = re.compile(r"^macos-(\d+(?:\.\d+)*)", re.IGNORECASE)
-_BANNER = re.compile(
-    r"Ultralytics (?:YOLOv)?(?P<ultralytics>\d+(?:\.\d+)+)\b.*?\btorch-(?P<torch>\d\S*) (?P<device>CPU|MPS|CUDA:[\d,]+)?"
-)
 
 
 class Versions(NamedTuple):
     torch: Version | None = None
     macos: Version | None = None
-    ultralytics: Version | None = None
-    torchvision: Version | None = None
-    numpy: Version | None = None
+    packages: Mapping[str, Version] = {}
+    """Versions of other packages, by the name of their distribution."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,7 @@ class KnownFault:
     """Fatal if it affects every detector; a warning if it needs certain shapes or bad luck."""
     torch: Range | None = None
     macos: Range | None = None
-    ultralytics: Range | None = None
-    numpy: Range | None = None
+    packages: Mapping[str, Range] = field(default_factory=dict)
     on_mps: bool = True
     """Only Apple's GPU is affected, not the CPU of the same machine."""
     chips: tuple[str, ...] = ()
@@ -66,8 +66,7 @@ class KnownFault:
         wanted = (
             (self.torch, versions.torch),
             (self.macos, versions.macos),
-            (self.ultralytics, versions.ultralytics),
-            (self.numpy, versions.numpy),
+            *((range_, versions.packages.get(name)) for name, range_ in self.packages.items()),
         )
         return all(found in range_ for range_, found in wanted if range_ is not None)
 
@@ -83,15 +82,6 @@ KNOWN_FAULTS = (
         severity="fatal",
         torch=Range((2, 2), (2, 3)),
         macos=Range((14, 4), (14, 5)),
-    ),
-    KnownFault(
-        id="copies-not-awaited",
-        what="ultralytics 8.3.203 copies batches to MPS without synchronizing: boxes arrive corrupt and none is assigned",
-        remedy="install ultralytics 8.3.204 or newer",
-        sources="ultralytics/hub#1199, ultralytics#22228, ultralytics#7554, pytorch#139550",
-        severity="fatal",
-        ultralytics=Range((8, 3, 203), (8, 3, 204)),
-        macos=ANY_MACOS,
     ),
     KnownFault(
         id="matmul-reads-too-far",
@@ -145,25 +135,23 @@ KNOWN_FAULTS = (
         macos=ANY_MACOS,
     ),
     KnownFault(
-        id="validated-in-half",
-        what="ultralytics 8.0.142 validates in half precision on MPS: losses are correct, but every metric is 0",
-        remedy="install a newer ultralytics",
-        sources="ultralytics#3962",
-        severity="fatal",
-        ultralytics=Range((8, 0, 142), (8, 0, 143)),
-        macos=ANY_MACOS,
-    ),
-    KnownFault(
         id="numpy-too-new",
         what="torch before 2.3 was built for NumPy 1 and cannot exchange arrays with NumPy 2: `Numpy is not available`",
         remedy='install torch 2.3 or newer, or: pip install "numpy<2"',
         sources="pytorch#132179, pytorch#107302",
         severity="fatal",
         torch=Range((1,), (2, 3)),
-        numpy=Range((2,), (99,)),
+        packages={"numpy": Range((2,), (99,))},
         on_mps=False,
     ),
 )
+"""Bugs of torch. A framework names its own (`Framework.known_faults`)."""
+
+
+def all_known_faults() -> Iterator[KnownFault]:
+    yield from KNOWN_FAULTS
+    for framework in all_frameworks():
+        yield from framework.known_faults
 
 
 def parse_version(text: str | None) -> Version | None:
@@ -179,18 +167,8 @@ def versions_of(state: RunState) -> Versions:
     return Versions(torch=parse_version(torch), macos=parse_version(macos[1]) if macos else None)
 
 
-def versions_in_banner(line: str) -> tuple[Versions, str | None] | None:
-    """Return the versions and the device from the first line that Ultralytics prints, for logs without a record."""
-    found = _BANNER.search(line)
-    if found is None:
-        return None
-    return Versions(torch=parse_version(found["torch"]), ultralytics=parse_version(found["ultralytics"])), found[
-        "device"
-    ]
-
-
 def faults_of(versions: Versions) -> list[KnownFault]:
-    return [fault for fault in KNOWN_FAULTS if fault.affects(versions)]
+    return [fault for fault in all_known_faults() if fault.affects(versions)]
 
 
 def torchvision_for(torch: Version | None) -> Version | None:
@@ -203,8 +181,9 @@ def torchvision_for(torch: Version | None) -> Version | None:
 def on_mps(state: RunState) -> bool | None:
     """Return whether the run trains on Apple's GPU; None if the record does not show it."""
     device = state.attempt.memory.device if state.attempts else None
-    if device is not None and device.device != "cpu":
-        return device.device.startswith("mps")
+    kind = parse_device(device.device).kind if device is not None else None
+    if kind is not None and kind.is_accelerator:
+        return kind.name == "mps"
     known = state.started.platform.lower() if state.started is not None else ""
     return False if known.startswith(("linux", "windows", "freebsd")) else None
 

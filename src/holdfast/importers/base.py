@@ -1,18 +1,23 @@
-"""The result of an importer: the record as events, and what the events cannot express."""
+"""What an importer is, and its result: the record as events, and what the events cannot express."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from holdfast.frameworks import all_frameworks
 from holdfast.schema import events
 from holdfast.storage.journal import Entry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    import re
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from holdfast.importers.exits import End
+    from holdfast.importers.text import Source
+    from holdfast.process.output_matcher import OutputMatcher
 
 MAX_VALUE = 3.5e38
 """No float32 is larger: a larger number is read as infinite."""
@@ -32,7 +37,7 @@ class Reading:
     """A parsed record. Its lists are complete once `entries` has been consumed."""
 
     what: str
-    """A phrase for messages: "an Ultralytics run folder"."""
+    """A phrase for messages: "a Lightning CSV log"."""
     name: str
     entries: Iterator[Entry]
     notes: list[str] = field(default_factory=list)
@@ -50,6 +55,74 @@ class Reading:
     """The name for `holdfast resume`, if it is a Holdfast run."""
     is_finished: bool = True
     """False for the journal of a run that is active or lost its supervisor."""
+
+
+@dataclass(frozen=True)
+class Banner:
+    """The versions and the device that a framework prints when it starts."""
+
+    torch: str
+    device: str
+
+    @property
+    def on_mps(self) -> bool:
+        return self.device.upper().startswith("MPS")
+
+
+@dataclass
+class EpochProgress:
+    epoch: int
+    epochs: int
+    batch: int
+    batches: int
+    seconds: float = 0.0
+    """As the bar shows; 0 if it does not."""
+    values: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.batch >= self.batches
+
+
+class LogParser(Protocol):
+    """Parses what a framework prints, line by line."""
+
+    source: str
+    """The source of its events: the name of the framework."""
+    current: EpochProgress | None
+    final: dict[str, float] | None
+    """Metrics of the best checkpoint from the final validation."""
+
+    def take(self, line: str) -> tuple[bool, EpochProgress | None]:
+        """Return whether the line belongs to the framework, and an epoch if the line completes one."""
+
+    def flush(self) -> EpochProgress | None:
+        """Return the last epoch if it is complete and was not returned yet."""
+
+
+@dataclass(frozen=True)
+class Importer:
+    """How the records of one framework are recognized and read."""
+
+    title: str
+    files: tuple[str, ...]
+    """Names of files: a folder with any of them is a run folder."""
+    kind: str
+    """The format of its main file, as `detect` classifies it."""
+    read_folder: Callable[[Path, int | None, OutputMatcher], Reading]
+    read_file: Callable[[Source, Path | None, int | None, OutputMatcher], Reading]
+    run_folder: re.Pattern[str] | None = None
+    """The name of a run folder in a folder of runs; its first group is a number that increases."""
+    settings_file: str | None = None
+    """The file in a run folder with the settings of the run, as `key: value` lines."""
+    rejected_settings: Mapping[str, str] = field(default_factory=dict)
+    """Names that are often mistaken for settings of the framework -> a sentence about it."""
+    make_log_parser: Callable[[], LogParser] | None = None
+    find_banner: Callable[[str], Banner | None] = lambda _: None
+
+
+def framework_importers() -> list[Importer]:
+    return [importer for framework in all_frameworks() if (importer := framework.importer) is not None]
 
 
 def to_entries(history: Iterable[events.AnyEvent]) -> Iterator[Entry]:

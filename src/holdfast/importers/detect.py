@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.importers import journal_import, lightning, plain_log, transformers, ultralytics
-from holdfast.importers.base import Reading
-from holdfast.importers.settings import find_unknown_settings, looks_like_settings, parse_settings
+from holdfast.importers import journal_import, lightning, plain_log, transformers
+from holdfast.importers.base import Reading, framework_importers
+from holdfast.importers.settings import looks_like_settings, parse_settings
 from holdfast.importers.table import parse_columns
 from holdfast.importers.text import Source, detect_encoding, read_source, sniff
 from holdfast.schema import events
@@ -14,18 +14,23 @@ from holdfast.schema.errors import RecordUnknown
 from holdfast.storage.safe_files import exists
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
+    from holdfast.importers.base import Importer
     from holdfast.process.output_matcher import OutputMatcher
 
 MAX_FILES = 200
 """Maximum number of files that are inspected in a folder."""
-EXPECTED_FILES = (
-    "results.csv and args.yaml (Ultralytics), metrics.csv (Lightning), trainer_state.json (Transformers), "
-    "journal.jsonl (Holdfast), or a log"
-)
 ORDER = ("journal", "epoch table", "step table", "trainer state", "log")
+
+
+def all_importers() -> list[Importer]:
+    return [*framework_importers(), lightning.IMPORTER, transformers.IMPORTER]
+
+
+def list_expected_files() -> str:
+    files = [f"{' and '.join(importer.files)} ({importer.title})" for importer in all_importers()]
+    return ", ".join([*files, "journal.jsonl (Holdfast)", "or a log"])
 
 
 def read(path: Path | None, *, exit_code: int | None, lines: OutputMatcher) -> Reading:
@@ -35,7 +40,7 @@ def read(path: Path | None, *, exit_code: int | None, lines: OutputMatcher) -> R
     if not exists(path):
         raise RecordUnknown(
             f"{path} does not exist.",
-            next_step=f"give a folder or file of a run: {EXPECTED_FILES}; or - for a log on stdin",
+            next_step=f"give a folder or file of a run: {list_expected_files()}; or - for a log on stdin",
         )
     try:
         return _read_folder(path, exit_code, lines) if path.is_dir() else _read_text(path, exit_code, lines)
@@ -51,24 +56,18 @@ def read(path: Path | None, *, exit_code: int | None, lines: OutputMatcher) -> R
 def _read_folder(folder: Path, exit_code: int | None, lines: OutputMatcher) -> Reading:
     if (folder / "journal.jsonl").is_file():
         return journal_import.read_run(folder)
-    if (folder / "args.yaml").is_file() or (folder / "results.csv").is_file():
-        return ultralytics.read_folder(folder, exit_code=exit_code, lines=lines)
-    if (folder / "metrics.csv").is_file():
-        return lightning.read_folder(folder, exit_code=exit_code)
-    if (folder / "trainer_state.json").is_file():
-        return transformers.read_folder(folder, exit_code=exit_code)
+    for importer in all_importers():
+        if _has_files(importer, folder):
+            return importer.read_folder(folder, exit_code, lines)
     return _read_inside(folder, exit_code, lines)
 
 
 def _read_inside(folder: Path, exit_code: int | None, lines: OutputMatcher) -> Reading:
     """Read a folder that contains runs, or a record under another name."""
-    choices: tuple[tuple[Path | None, Callable[..., Reading]], ...] = (
-        (lightning.newest_version(folder), lightning.read_folder),
-        (transformers.newest_checkpoint(folder), transformers.read_folder),
-    )
-    for inner, reader in choices:
+    for importer in all_importers():
+        inner = _find_newest(importer, folder)
         if inner is not None:
-            reading = reader(inner, exit_code=exit_code)
+            reading = importer.read_folder(inner, exit_code, lines)
             reading.notes.insert(0, f"In {folder.name}, only the newest was read: {inner.name}.")
             return reading
     files = [file for file in sorted(folder.iterdir())[:MAX_FILES] if file.is_file()]
@@ -76,7 +75,7 @@ def _read_inside(folder: Path, exit_code: int | None, lines: OutputMatcher) -> R
     if not found:
         raise RecordUnknown(
             f"Nothing in {folder} is a record of a training.",
-            next_step=f"give the folder of one run, or one of its files: {EXPECTED_FILES}",
+            next_step=f"give the folder of one run, or one of its files: {list_expected_files()}",
             look_at=str(folder),
         )
     best = min(order for order, _ in found)
@@ -84,6 +83,17 @@ def _read_inside(folder: Path, exit_code: int | None, lines: OutputMatcher) -> R
     reading = _read_text(chosen, exit_code, lines)
     reading.notes.insert(0, f"In {folder.name}, only {chosen.name} was read.")
     return reading
+
+
+def _has_files(importer: Importer, folder: Path) -> bool:
+    return any((folder / name).is_file() for name in importer.files)
+
+
+def _find_newest(importer: Importer, folder: Path) -> Path | None:
+    if (pattern := importer.run_folder) is None:
+        return None
+    named = [(int(match[1]), entry) for entry in folder.iterdir() if (match := pattern.fullmatch(entry.name))]
+    return max([(number, entry) for number, entry in named if _has_files(importer, entry)], default=(0, None))[1]
 
 
 def detect_kind(path: Path) -> str | None:
@@ -114,18 +124,15 @@ def _read_text(path: Path | None, exit_code: int | None, lines: OutputMatcher) -
             )
         run = path.name == "journal.jsonl"
         return journal_import.read_run(path.parent) if run else journal_import.read_copy(path)
-    if kind == "epoch table":
-        return ultralytics.read_table(source, path, exit_code=exit_code, lines=lines)
-    if kind == "step table":
-        return lightning.read_table(source, path, exit_code=exit_code)
-    if kind == "trainer state":
-        return transformers.read_state(source, path, exit_code=exit_code)
+    for importer in all_importers():
+        if importer.kind == kind:
+            return importer.read_file(source, path, exit_code, lines)
     if kind == "settings":
         return _read_settings_file(source)
     if kind == "other table":
         raise RecordUnknown(
             f"{source.name} is a table without a column called epoch or step: {_show_first_line(source.head)}.",
-            next_step="give the results.csv of Ultralytics, the metrics.csv of Lightning, or the training's log",
+            next_step=f"give {', '.join(_list_tables())}, or the training's log",
         )
     return plain_log.read_log(source, name=source.name, exit_code=exit_code, lines=lines)
 
@@ -158,11 +165,16 @@ def _is_event(line: str) -> bool:
 
 
 def _read_settings_file(source: Source) -> Reading:
-    """Read settings alone: nothing has run, but names that Ultralytics does not know can be reported."""
+    """Read settings alone: nothing has run, but names that a framework does not know can be reported."""
     settings = parse_settings(source.head)
     reading = Reading("a settings file without a record of a training", source.name, iter(()))
-    reading.notes = find_unknown_settings(settings)
+    for importer in all_importers():
+        reading.notes += [note for name, note in importer.rejected_settings.items() if name in settings]
     return reading
+
+
+def _list_tables() -> list[str]:
+    return [f"the {name} of {each.title}" for each in all_importers() for name in each.files if name.endswith(".csv")]
 
 
 def _show_first_line(head: str) -> str:

@@ -21,6 +21,7 @@ from holdfast.diagnosis.rules.probe_absent import reason as why_unseen
 from holdfast.diagnosis.run_state import RunState
 from holdfast.diagnosis.verdict import EXIT_STATUS, find_learning_failure, verdict
 from holdfast.importers import detect
+from holdfast.importers.base import framework_importers
 from holdfast.importers.exits import check_exit_code
 from holdfast.importers.settings import read_settings
 from holdfast.process.output_matcher import OutputMatcher
@@ -92,13 +93,15 @@ def diagnose(path: Path | None, *, exit_code: int | None = None) -> Diagnosis:
 
 
 def _read_settings_event(path: Path | None) -> events.Settings | None:
-    """Return the device in the args.yaml of Ultralytics: advice about devices does not apply to the CPU."""
-    folder = path if path is None or path.is_dir() else path.parent
-    args_file = folder / "args.yaml" if folder is not None else None
-    device = read_settings(args_file, []).get("device") if args_file is not None and args_file.is_file() else None
-    if device is None or device.lower() in NOT_SET:
+    """Return the device in the settings that a framework saved: advice about devices does not apply to the CPU."""
+    if path is None:
         return None
-    return events.Settings(at=0.0, source="args.yaml", values={"device": device})
+    folder = path if path.is_dir() else path.parent
+    for name in [importer.settings_file for importer in framework_importers() if importer.settings_file]:
+        device = read_settings(folder / name, []).get("device", "")
+        if device.lower() not in NOT_SET:
+            return events.Settings(at=0.0, source=name, values={"device": device})
+    return None
 
 
 def _judge(reading: Reading, settings: events.Settings | None) -> RunState:
@@ -226,13 +229,13 @@ def _describe_end(reading: Reading, attempt: AttemptState) -> str:
         return "it finished"
     if ended.signal:
         return f"it was killed by {ended.signal}"
-    return f"it exited with code {ended.code}" if "exit code" in end.how else "it failed with an error"
+    return f"it exited with code {ended.code}" if end.basis == "exit code" else "it failed with an error"
 
 
 def _list_unknown(reading: Reading, state: RunState, explanation: Explanation) -> list[str]:
     found = list(explanation.unknown)
     end = reading.end
-    if end is not None and end.finished and "not recorded" in end.how:
+    if end is not None and end.basis == "planned work":
         found.insert(
             0,
             f"Its exit code. The training is assumed to have finished, based on {end.how}. If it crashed, pass --exit-code N.",

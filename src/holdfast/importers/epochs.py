@@ -27,7 +27,7 @@ class EpochRow(NamedTuple):
 
 
 def normalize_name(name: str) -> str:
-    """Return the name in the form that Ultralytics uses: `train/loss`, `val/loss`. Names of Ultralytics are not changed."""
+    """Return the name with its phase as a prefix: `train/loss`, `val/loss`. Other names are not changed."""
     found = _PREFIX.match(name)
     if found:
         part = found[1].lower()

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import signal as signals
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from holdfast.process.exit_evidence import collect_exit_evidence
 from holdfast.schema import events
@@ -32,13 +32,15 @@ class End:
     signal: str | None = None
     words: list[str] = field(default_factory=list)
     evidence: list[events.Evidence] = field(default_factory=list)
+    basis: Literal["exit code", "output", "planned work"] | None = None
+    """What this is known from: the user's exit code, the training's own output, or that all planned work is recorded."""
     how: str = ""
-    """How this is known; empty if nothing is known."""
-    stopped_by: str | None = None
+    """The same as a phrase for messages."""
+    stopped_by: events.StopCause | None = None
 
     @property
     def is_known(self) -> bool:
-        return bool(self.how)
+        return self.basis is not None
 
     @property
     def finished(self) -> bool:
@@ -59,26 +61,30 @@ class End:
         )
 
 
-def infer_end(exit_code: int | None, words: Sequence[str] = (), *, finished: str = "") -> End:
-    """Infer how a training ended. `words` are the log lines after the last progress; `finished` is why it is considered complete."""
+def infer_end(exit_code: int | None, words: Sequence[str] = (), *, finished: str = "", complete: str = "") -> End:
+    """Infer how a training ended. `words` are the log lines after the last progress. `finished` is the output that says that
+    it has finished; `complete` is the record that contains all planned work, from which the same is concluded.
+    """
     last = list(words[-MAX_LAST_LINES:])
     if exit_code is not None:
         code, signal = _split_exit_code(exit_code)
         found = [*collect_exit_evidence(code, signal, last), *_find_system_messages(last)] if code != 0 else []
-        return End(code, signal, last if code != 0 else last[-5:], found, f"the exit code {exit_code} that you passed")
+        kept = last if code != 0 else last[-5:]
+        return End(code, signal, kept, found, "exit code", f"the exit code {exit_code} that you passed")
     found = [*_find_system_messages(last), *collect_exit_evidence(None, None, last)]
     killed_by = next((item for item in reversed(found) if _SIGNAL.search(item.text)), None)
     if killed_by is not None:
         match = _SIGNAL.search(killed_by.text)
-        return End(None, match[0] if match else None, last, found, f"its last output: {killed_by.text}")
+        return End(None, match[0] if match else None, last, found, "output", f"its last output: {killed_by.text}")
     if any(line.strip() in _INTERRUPTED for line in last[-5:]):
-        return End(
-            None, "SIGINT", last, found, "its last output: it was interrupted from the keyboard", stopped_by="user"
-        )
+        how = "its last output: it was interrupted from the keyboard"
+        return End(None, "SIGINT", last, found, "output", how, stopped_by="user")
     if any(_TRACEBACK.match(line) for line in last):
-        return End(1, None, last, found, "a traceback in its last output")
+        return End(1, None, last, found, "output", "a traceback in its last output")
     if finished:
-        return End(0, None, last[-5:], [], finished)
+        return End(0, None, last[-5:], [], "output", finished)
+    if complete:
+        return End(0, None, last[-5:], [], "planned work", f"{complete} (the exit code is not recorded)")
     return End(None, None, last, found)
 
 

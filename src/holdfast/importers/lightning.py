@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from holdfast.importers.base import (
+    Importer,
     Reading,
     ResumeHint,
     opening_events,
@@ -32,31 +33,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.importers.text import Source
+    from holdfast.process.output_matcher import OutputMatcher
 
 SOURCE = "lightning"
 _COUNTS = frozenset(("epoch", "step", ""))
 _LOSSES = ("train_loss_step", "train/loss_step", "loss_step", "train_loss", "train/loss", "training_loss", "loss")
 """Names of the training loss, the most certain first."""
-_VERSION = re.compile(r"version_(\d+)")
 
 
-def newest_version(folder: Path) -> Path | None:
-    """Return the newest of `version_0`, `version_1`, ... that has a metrics.csv."""
-    found = [
-        (int(match[1]), entry)
-        for entry in folder.iterdir()
-        if (match := _VERSION.fullmatch(entry.name)) and (entry / "metrics.csv").is_file()
-    ]
-    return max(found)[1] if found else None
-
-
-def read_folder(path: Path, *, exit_code: int | None) -> Reading:
-    reading = read_table(read_source(path / "metrics.csv"), path / "metrics.csv", exit_code=exit_code)
+def read_folder(path: Path, exit_code: int | None, lines: OutputMatcher) -> Reading:
+    file = path / "metrics.csv"
+    reading = read_table(read_source(file), file, exit_code, lines)
     reading.what = "a Lightning CSV log"
     return reading
 
 
-def read_table(source: Source, path: Path | None, *, exit_code: int | None) -> Reading:
+def read_table(source: Source, path: Path | None, exit_code: int | None, lines: OutputMatcher) -> Reading:  # noqa: ARG001
     table = Table(source)
     folder = path.parent if path is not None else None
     reading = Reading("a CSV log of steps and epochs", folder.name if folder is not None else source.name, iter(()))
@@ -80,24 +72,20 @@ def _events(
         )
     if builder.table.note:
         reading.notes.append(builder.table.note)
+    seen = {"steps": "as Lightning counts them"}
+    missing = {"weight-updates": "a log does not contain weights"}
     if builder.loss:
-        losses = "seen: as they were logged"
+        seen["losses"] = "as they were logged"
     elif columns := [name for name in _LOSSES if name in builder.table.columns]:
-        losses = f"seen: {columns[0]}, once per epoch"
+        seen["losses"] = f"{columns[0]}, once per epoch"
     else:
-        losses = "not seen: no column is named train_loss or loss"
-    kinds = {
-        "steps": "seen: as Lightning counts them",
-        "losses": losses,
-        "weight-updates": "not seen: a log does not contain weights",
-    }
-    yield events.Coverage(at=0.0, kinds=kinds, step_source="lightning")
+        missing["losses"] = "no column is named train_loss or loss"
+    yield events.Coverage(at=0.0, seen=seen, missing=missing, step_source="lightning")
     of = f" of {builder.planned}" if builder.planned else ""
     reading.position = f"epoch {builder.epoch}{of}, step {builder.step}"
-    finished = ""
-    if builder.planned and builder.epoch >= builder.planned:
-        finished = f"its log, which has all {builder.planned} planned epochs (the exit code is not recorded)"
-    reading.end = infer_end(exit_code, finished=finished)
+    is_complete = builder.planned is not None and 0 < builder.planned <= builder.epoch
+    complete = f"its log, which has all {builder.planned} planned epochs" if is_complete else ""
+    reading.end = infer_end(exit_code, complete=complete)
     reading.resume_hint = _find_resume_hint(folder) if not reading.end.finished else None
     first = 1 if builder.step else None
     yield reading.end.event(0.0, first_step=first, last_step=builder.step)
@@ -184,3 +172,13 @@ def _find_resume_hint(folder: Path | None) -> ResumeHint | None:
         return None
     newest = max(saved, key=lambda file: file.stat().st_mtime)
     return ResumeHint(f'resume from the checkpoint: trainer.fit(model, ckpt_path="{newest}")')
+
+
+IMPORTER = Importer(
+    title="Lightning",
+    files=("metrics.csv",),
+    kind="step table",
+    read_folder=read_folder,
+    read_file=read_table,
+    run_folder=re.compile(r"version_(\d+)"),
+)

@@ -10,20 +10,27 @@ import re
 from collections import deque
 from typing import TYPE_CHECKING
 
-from holdfast.importers.base import Reading, opening_events, single_value_stats, to_entries, to_json_number
+from holdfast.importers.base import (
+    Reading,
+    framework_importers,
+    opening_events,
+    single_value_stats,
+    to_entries,
+    to_json_number,
+)
 from holdfast.importers.epochs import normalize_name
 from holdfast.importers.exits import MAX_LAST_LINES, infer_end
 from holdfast.importers.log_lines import ParsedLine, is_finish_line, parse_line
-from holdfast.importers.ultralytics_console import Console, find_banner
+from holdfast.process.output_log import ESCAPES
 from holdfast.schema import events
 from holdfast.schema.errors import RecordUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from holdfast.importers.base import EpochProgress, LogParser
     from holdfast.importers.exits import End
     from holdfast.importers.text import Source
-    from holdfast.importers.ultralytics_console import EpochProgress
     from holdfast.process.output_matcher import OutputMatcher
 
 MAX_LINE = 2000
@@ -31,7 +38,6 @@ BLOCK_CHARACTERS = 1 << 18
 MAX_LINES = 100_000
 """Maximum lines to read of one log: 8 MB of ordinary lines. One half from its beginning, the other from its end."""
 SOURCE = "log"
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_X][^\x07\x1b]{0,500}(?:\x07|\x1b\\|$)|\x1b.?")
 _BREAKS = re.compile(r"\r\n?|[\n\x0b\x0c]")
 _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f]")
 
@@ -43,7 +49,8 @@ class PlainLog:
         self._source = source
         self._lines = lines
         self._stream = lines.on(SOURCE)
-        self._console = Console()
+        importers = framework_importers()
+        self._parsers = [importer.make_log_parser() for importer in importers if importer.make_log_parser is not None]
         self._epoch = 0
         """The current epoch, counted from 1; 0 if the log has none."""
         self._from_zero: bool | None = None
@@ -69,7 +76,8 @@ class PlainLog:
         self.read = 0
         """Lines that are not blank."""
         head = source.head[: 1 << 16]
-        self.banner = find_banner(_ESCAPES.sub("", head))
+        plain = ESCAPES.sub("", head)
+        self.banner = next((banner for importer in importers if (banner := importer.find_banner(plain))), None)
         self.on_mps = (self.banner is not None and self.banner.on_mps) or _mentions_mps(head)
 
     @property
@@ -112,10 +120,10 @@ class PlainLog:
             )
         return " ".join(notes)
 
-    def end(self, exit_code: int | None, finished: str = "") -> End:
+    def end(self, exit_code: int | None, complete: str = "") -> End:
         """Infer how the training ended. Call it after the whole log was read."""
         words = list(self._lines_since_progress) or list(self._last_lines)
-        return infer_end(exit_code, words, finished=self._finished or finished)
+        return infer_end(exit_code, words, finished=self._finished, complete=complete)
 
     def history(self) -> Iterator[events.AnyEvent]:
         """Yield everything that the log contains about the training."""
@@ -131,12 +139,14 @@ class PlainLog:
             yield from self._match_output("\n".join(block))
         self._stream.finish()
         yield from self._match_output("")
-        if (done := self._console.flush()) is not None:
-            yield from self._console_epoch_events(done)
+        for parser in self._parsers:
+            if (done := parser.flush()) is not None:
+                yield from self._parsed_epoch_events(parser, done)
         yield from self._finish_epoch()
-        if self._console.final is not None:
-            values = {name: to_json_number(value) for name, value in self._console.final.items()}
-            yield events.Metrics(at=self.at, step=self._step, values=values, source=f"{SOURCE}, best.pt at the end")
+        for parser in self._parsers:
+            if parser.final is not None:
+                values = {name: to_json_number(value) for name, value in parser.final.items()}
+                yield events.Metrics(at=self.at, step=self._step, values=values, source=f"{SOURCE}, best.pt at the end")
 
     def output_matches(self) -> Iterator[events.OutputMatched]:
         """Yield only lines that rules recognize: the numbers come from a better source."""
@@ -152,13 +162,16 @@ class PlainLog:
         self.read += 1
         self._last_lines.append(line)
         before = self._position, self._step, self._done
-        is_known, done = self._console.take(line)
-        if done is not None:
-            yield from self._console_epoch_events(done)
-        if is_known:
-            yield from self._handle_console()
-        elif (parsed := parse_line(line)) is not None:
-            yield from self._handle_line(parsed)
+        for parser in self._parsers:
+            is_known, done = parser.take(line)
+            if done is not None:
+                yield from self._parsed_epoch_events(parser, done)
+            if is_known:
+                yield from self._handle_progress(parser)
+                break
+        else:
+            if (parsed := parse_line(line)) is not None:
+                yield from self._handle_line(parsed)
         if is_finish_line(line):
             self._finished = f"a line of its log: {line.strip().rstrip('.')[:120]}"
         if (self._position, self._step, self._done) != before:
@@ -174,22 +187,22 @@ class PlainLog:
             self.matches += 1
             yield events.OutputMatched(at=self.at, rule=match.topic, stream=SOURCE, text=match.text, count=match.count)
 
-    # --- lines of Ultralytics ----------------------------------------------------------------------------------------
+    # --- lines of a framework ----------------------------------------------------------------------------------------
 
-    def _handle_console(self) -> Iterator[events.AnyEvent]:
-        current = self._console.current
+    def _handle_progress(self, parser: LogParser) -> Iterator[events.AnyEvent]:
+        current = parser.current
         if current is not None:
             self._epochs, self._batches = current.epochs, current.batches
-            yield from self._start_epoch(current.epoch, "ultralytics")
+            yield from self._start_epoch(current.epoch, parser.source)
             self._position = (current.epoch, current.batch)
 
-    def _console_epoch_events(self, done: EpochProgress) -> Iterator[events.AnyEvent]:
+    def _parsed_epoch_events(self, parser: LogParser, done: EpochProgress) -> Iterator[events.AnyEvent]:
         self._done, self._epochs = done.epoch, done.epochs
         self.losses += len(done.values)
         self.at += done.seconds
-        yield self._epoch_event(done.epoch, "ultralytics", batches=done.batches, seconds=done.seconds)
+        yield self._epoch_event(done.epoch, parser.source, batches=done.batches, seconds=done.seconds)
         values = {name: to_json_number(value) for name, value in done.values.items()}
-        yield events.Metrics(at=self.at, step=self._step, epoch=done.epoch, values=values, source="ultralytics")
+        yield events.Metrics(at=self.at, step=self._step, epoch=done.epoch, values=values, source=parser.source)
 
     # --- other lines -------------------------------------------------------------------------------------------------
 
@@ -282,9 +295,7 @@ def _log_events(log: PlainLog, reading: Reading, exit_code: int | None) -> Itera
     if log.banner is not None:
         yield events.TorchImported(at=0.0, pid=0, torch=log.banner.torch)
     yield from log.history()
-    yield events.Coverage(
-        at=log.at, kinds=_coverage(log), step_source="the log's own count" if log.first_step else "none"
-    )
+    yield _coverage(log)
     reading.position = log.position
     reading.end = log.end(exit_code)
     if not log.has_content and not reading.end.is_known:
@@ -297,13 +308,15 @@ def _log_events(log: PlainLog, reading: Reading, exit_code: int | None) -> Itera
     yield reading.end.event(log.at, first_step=log.first_step, last_step=log.last_step)
 
 
-def _coverage(log: PlainLog) -> dict[str, str]:
-    printed = "seen: as the log prints them"
-    return {
-        "steps": printed if log.first_step else "not seen: the log has no numbered step with a loss",
-        "losses": printed if log.losses else "not seen: the log has no losses",
-        "weight-updates": "not seen: a log does not contain weights",
-    }
+def _coverage(log: PlainLog) -> events.Coverage:
+    missing = {"weight-updates": "a log does not contain weights"}
+    if not log.first_step:
+        missing["steps"] = "the log has no numbered step with a loss"
+    if not log.losses:
+        missing["losses"] = "the log has no losses"
+    seen = {kind: "as the log prints them" for kind in ("steps", "losses") if kind not in missing}
+    source = "the log's own count" if log.first_step else "none"
+    return events.Coverage(at=log.at, seen=seen, missing=missing, step_source=source)
 
 
 def _mentions_mps(head: str) -> bool:
@@ -324,7 +337,7 @@ def _split_blocks(source: Source) -> Iterator[list[str]]:
 
 def _split_lines(text: str) -> list[str]:
     if "\x1b" in text:
-        text = _ESCAPES.sub("", text)
+        text = ESCAPES.sub("", text)
     found = []
     for line in _BREAKS.split(text):
         short = line if len(line) <= MAX_LINE else f"{line[: MAX_LINE // 2]} [...] {line[-MAX_LINE // 2 :]}"

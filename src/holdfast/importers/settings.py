@@ -1,4 +1,4 @@
-"""Settings as `key: value` lines, as in `args.yaml` and `hparams.yaml`. This is not a YAML parser: nested and long values are
+"""Settings as `key: value` lines, as in `hparams.yaml`. This is not a YAML parser: nested and long values are
 skipped. That is enough to learn how much was planned, and on which device.
 """
 
@@ -16,16 +16,6 @@ if TYPE_CHECKING:
 Settings = dict[str, str]
 MAX_LINES = 5000
 _LINE = re.compile(r"""^\s*["']?([A-Za-z_][\w.\-/ ]{0,80}?)["']?\s*:(?:\s+(.*?))?\s*$""")
-_UNKNOWN_TO_ULTRALYTICS = {
-    "val_period": "Ultralytics raises on it (ultralytics#17412, ultralytics#23715); validating every n epochs must be "
-    "done by a callback that sets trainer.args.val",
-    "val_interval": "Ultralytics raises on it; it validates after every epoch or, with val=False, after the last",
-    "val_batch": "Ultralytics raises on it; validation uses twice the training's batch",
-    "accumulate": "Ultralytics raises on it; it accumulates gradients automatically up to nbs=64",
-    "gradient_accumulation": "Ultralytics raises on it; it accumulates gradients automatically up to nbs=64",
-    "accumulation_steps": "Ultralytics raises on it; it accumulates gradients automatically up to nbs=64",
-}
-"""Names that are often mistaken for Ultralytics arguments."""
 
 
 def read_settings(path: Path, notes: list[str]) -> Settings:
@@ -55,12 +45,3 @@ def looks_like_settings(text: str) -> bool:
     lines = [line for line in text.splitlines()[:200] if line.strip()]
     fitting = [line for line in lines if _LINE.match(line[:2000]) or line.lstrip().startswith(("#", "- ", "---"))]
     return len(lines) >= 2 and len(fitting) >= 0.9 * len(lines)
-
-
-def find_unknown_settings(settings: Settings) -> list[str]:
-    """Return a sentence for each name that Ultralytics does not know."""
-    return [
-        f"{name} is not an Ultralytics argument: {why}."
-        for name, why in _UNKNOWN_TO_ULTRALYTICS.items()
-        if name in settings
-    ]

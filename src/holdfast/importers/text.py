@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
 from holdfast.schema.errors import RecordUnknown
+from holdfast.schema.units import size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,11 +78,11 @@ class Source:
         if not self.between:
             return ""
         unread = self.between - self.scanned
-        scanned = f"; {_format_size(self.scanned)} of it was scanned for known messages" if self.scanned else ""
-        rest = f", {_format_size(unread)} was not read at all" if unread and self.scanned else ""
+        scanned = f"; {size(self.scanned)} of it was scanned for known messages" if self.scanned else ""
+        rest = f", {size(unread)} was not read at all" if unread and self.scanned else ""
         return (
-            f"{self.name} is {_format_size(self.size)} long: its first and last {_format_size(HEAD_BYTES)} were read line by line, "
-            f"the {_format_size(self.between)} in between was not{scanned}{rest}."
+            f"{self.name} is {size(self.size)} long: its first and last {size(HEAD_BYTES)} were read line by line, "
+            f"the {size(self.between)} in between was not{scanned}{rest}."
         )
 
 
@@ -228,7 +229,3 @@ def _scan(pieces: Iterator[bytes] | list[bytes], encoding: str, scan: Callable[[
 def _decode(data: bytes, encoding: str) -> str:
     text = data.decode(encoding, "replace")
     return text.removeprefix("\ufeff").replace("\0", "")
-
-
-def _format_size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count} bytes"

@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from holdfast.importers.base import (
+    Importer,
     Reading,
     ResumeHint,
     opening_events,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.importers.text import Source
+    from holdfast.process.output_matcher import OutputMatcher
 
 SOURCE = "transformers"
 HISTORY_KEY = '"log_history"'
@@ -47,22 +49,12 @@ _SPEED_NAMES = re.compile(r"runtime|per_second|_flos")
 Entry = dict[str, Any]
 
 
-def newest_checkpoint(folder: Path) -> Path | None:
-    """Return the newest of `checkpoint-500`, `checkpoint-1000`, ... that has a trainer_state.json."""
-    found = [
-        (int(match[1]), entry)
-        for entry in folder.iterdir()
-        if (match := _CHECKPOINT.fullmatch(entry.name)) and (entry / "trainer_state.json").is_file()
-    ]
-    return max(found)[1] if found else None
-
-
-def read_folder(path: Path, *, exit_code: int | None) -> Reading:
+def read_folder(path: Path, exit_code: int | None, lines: OutputMatcher) -> Reading:
     file = path / "trainer_state.json"
-    return read_state(read_source(file), file, exit_code=exit_code)
+    return read_state(read_source(file), file, exit_code, lines)
 
 
-def read_state(source: Source, path: Path | None, *, exit_code: int | None) -> Reading:
+def read_state(source: Source, path: Path | None, exit_code: int | None, lines: OutputMatcher) -> Reading:  # noqa: ARG001
     name = path.parent.name if path is not None else source.name
     reading = Reading("a Transformers trainer_state.json", name or source.name, iter(()))
     if source.note:
@@ -95,21 +87,20 @@ def _events(state: _State, reading: Reading, exit_code: int | None, folder: Path
             f"{builder.masked} entries log a loss of 0 with a gradient norm of NaN: Transformers replaces a NaN loss "
             "(logging_nan_inf_filter), so they are read as NaN."
         )
-    kinds = {
-        "steps": "seen: as Transformers counts them",
-        "losses": "seen: as means of what was logged" if builder.losses else "not seen: no loss was logged",
-        "weight-updates": "not seen: a trainer_state.json does not contain weights",
-    }
-    yield events.Coverage(at=0.0, kinds=kinds, step_source="transformers")
+    seen = {"steps": "as Transformers counts them"}
+    missing = {"weight-updates": "a trainer_state.json does not contain weights"}
+    if builder.losses:
+        seen["losses"] = "as means of what was logged"
+    else:
+        missing["losses"] = "no loss was logged"
+    yield events.Coverage(at=0.0, seen=seen, missing=missing, step_source="transformers")
     max_steps = state.read_int("max_steps")
     reading.position = f"step {step}" + (f" of {max_steps}" if max_steps and max_steps > 0 else "")
-    finished = ""
-    if builder.finished:
-        finished = "the run time of the whole training, which the Trainer logs last"
-    elif max_steps and 0 < max_steps <= step:
-        finished = f"its count, which has all {max_steps} planned steps (the exit code is not recorded)"
     reading.end = infer_end(
-        exit_code, [_format_entry(entry) for entry in state.history[-LAST_ENTRIES:]], finished=finished
+        exit_code,
+        [_format_entry(entry) for entry in state.history[-LAST_ENTRIES:]],
+        finished="the run time of the whole training, which the Trainer logs last" if builder.finished else "",
+        complete=f"its count, which has all {max_steps} planned steps" if max_steps and 0 < max_steps <= step else "",
     )
     if not reading.end.finished and folder is not None and _CHECKPOINT.fullmatch(folder.name):
         reading.resume_hint = ResumeHint(
@@ -249,3 +240,13 @@ def _format_entry(entry: Entry) -> str:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
+
+
+IMPORTER = Importer(
+    title="Transformers",
+    files=("trainer_state.json",),
+    kind="trainer state",
+    read_folder=read_folder,
+    read_file=read_state,
+    run_folder=_CHECKPOINT,
+)

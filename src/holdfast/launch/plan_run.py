@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.frameworks import by_name
 from holdfast.launch.command_run import report_removed, supervise_new, supervise_resumed, to_plan_fields, write_results
 from holdfast.launch.interrupts import terminate_helpers_on_signal
 from holdfast.launch.new_run_folder import create_run_folder
@@ -84,12 +85,10 @@ def passes_checks(plan: Plan, *, as_json: bool) -> bool:
 
 def choose_device(plan: Plan) -> Plan:
     """Replace `auto` by the fastest device that computes correctly."""
-    from holdfast.preflight.device_selection import choose, needs_selection
-
-    if plan.trainer != "ultralytics" or not needs_selection(plan):
-        return plan
     with terminate_helpers_on_signal():
-        chosen = choose(plan, notify=lambda message: say(f"{message} ..."))
+        chosen = by_name(plan.trainer).choose_device(plan, notify=lambda message: say(f"{message} ..."))
+    if chosen is None:
+        return plan
     for line in chosen.message:
         say(line)
     if chosen.device is None:
@@ -113,7 +112,6 @@ def supervise_plan(plan: Plan, *, name: str | None, folder: Path | None, as_json
 
 def run_stages(run: RunFolder, plan: Plan, *, as_json: bool) -> int:
     """Run all stages of a plan that are not done yet."""
-    from holdfast.preflight.batch_finder import fits
     from holdfast.render.report.stages import write_stages_report
     from holdfast.render.stages import print_stages_panel, stages_summary
     from holdfast.supervisor.stages import Stages
@@ -127,7 +125,14 @@ def run_stages(run: RunFolder, plan: Plan, *, as_json: bool) -> int:
         if run.exists_unchanged() and folder.exists_unchanged():
             write_results(folder, plan)
 
-    stages = Stages(run, plan, listeners=[ConsoleReporter(run)], listeners_of=listeners_of, done=done, fits=fits)
+    stages = Stages(
+        run,
+        plan,
+        listeners=[ConsoleReporter(run)],
+        listeners_of=listeners_of,
+        done=done,
+        fits=by_name(plan.trainer).fits,
+    )
     verdict = stages.run()
     if not (run.exists_unchanged() and run.journal.is_file()):
         return report_removed(run, verdict, as_json=as_json)

@@ -70,19 +70,25 @@ class KillCounters(NamedTuple):
     """Kernel logs use this clock."""
 
 
+class AwakeResult(NamedTuple):
+    kept: bool
+    """False if the machine may go to sleep during the run."""
+    message: str
+
+
 class Awake(Protocol):
     """Keeps the machine awake between start and stop.
 
     It never outlives this process, no matter how the process exits.
     """
 
-    def start(self) -> str:
-        """Start; return a sentence with the result, for the record."""
+    def start(self) -> AwakeResult:
+        """Start; return the result, for the record."""
         ...
 
     def stop(self) -> None: ...
 
-    def __enter__(self) -> str: ...
+    def __enter__(self) -> AwakeResult: ...
 
     def __exit__(self, *exc: object) -> None: ...
 

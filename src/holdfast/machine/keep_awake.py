@@ -8,23 +8,27 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
+from holdfast.machine.base import AwakeResult
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NOT_KEPT = "Holdfast does not keep the machine awake"
-"""The start of the sentence that every failed `start` returns."""
 READY = b"held\n"
 """What a helper prints once it keeps the machine awake, if it can print."""
 
 
+def not_kept(reason: str) -> AwakeResult:
+    return AwakeResult(False, f"Holdfast does not keep the machine awake: {reason}.")
+
+
 class _AwakeContext:
-    def start(self) -> str:
+    def start(self) -> AwakeResult:
         raise NotImplementedError
 
     def stop(self) -> None:
         raise NotImplementedError
 
-    def __enter__(self) -> str:
+    def __enter__(self) -> AwakeResult:
         return self.start()
 
     def __exit__(self, *exc: object) -> None:
@@ -35,16 +39,16 @@ class NothingSleeps(_AwakeContext):
     def __init__(self, reason: str) -> None:
         self._reason = reason
 
-    def start(self) -> str:
-        return f"The machine does not need to be kept awake: {self._reason}."
+    def start(self) -> AwakeResult:
+        return AwakeResult(True, f"The machine does not need to be kept awake: {self._reason}.")
 
     def stop(self) -> None:
         pass
 
 
 class CannotKeepAwake(NothingSleeps):
-    def start(self) -> str:
-        return f"{NOT_KEPT}: {self._reason}."
+    def start(self) -> AwakeResult:
+        return not_kept(self._reason)
 
 
 class HelperKeepsAwake(_AwakeContext):
@@ -64,9 +68,9 @@ class HelperKeepsAwake(_AwakeContext):
         self._launch = launch or subprocess.Popen
         self._helper: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> str:
+    def start(self) -> AwakeResult:
         if self._helper is not None:
-            return f"The machine is kept awake by {self._how}."
+            return AwakeResult(True, f"The machine is kept awake by {self._how}.")
         try:
             helper = self._launch(
                 self._command,
@@ -76,13 +80,13 @@ class HelperKeepsAwake(_AwakeContext):
                 start_new_session=True,  # Ctrl-C and password prompts on this terminal must not reach it
             )
         except OSError as error:
-            return f"{NOT_KEPT}: {self._command[0]} could not be run ({error.strerror or error})."
+            return not_kept(f"{self._command[0]} could not be run ({error.strerror or error})")
         self._helper = helper
         problem = self._find_problem(helper)
         if problem is None:
-            return f"The machine is kept awake by {self._how}."
+            return AwakeResult(True, f"The machine is kept awake by {self._how}.")
         self.stop()
-        return f"{NOT_KEPT}: {self._command[0]} reported: {problem}."
+        return not_kept(f"{self._command[0]} reported: {problem}")
 
     def _find_problem(self, helper: subprocess.Popen[bytes]) -> str | None:
         if not self._confirms_start:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.frameworks import all_frameworks
 from holdfast.schema.events import Evidence
 
 if TYPE_CHECKING:
@@ -32,9 +34,16 @@ _OUT_OF_MEMORY = re.compile(
 _CRASH = re.compile(
     r"(?:traps: )?(?P<name>[^\[\]]+)\[(?P<pid>\d+)\]:? (?:segfault at|general protection|trap |bad frame|unhandled signal)"
 )
-_PYTHON = re.compile(r"^(?:traps: )?(?:python|pt_main_thread|pt_data_|pt_autograd|yolo|torchrun)")
+_TRAINING_PROCESSES = ("python", "pt_main_thread", "pt_data_", "pt_autograd", "torchrun")
 _EARLYOOM = re.compile(r"(?:sending SIG(?:TERM|KILL) to|[Kk]illing) process (?P<pid>\d+)\b")
 _OOMD = re.compile(r"^(?:Killed|Marked) (?P<group>/\S+) (?:for killing )?due to ")
+
+
+@cache
+def _training_pattern() -> re.Pattern[str]:
+    """Return the pattern of a line about a process or thread that may be part of a training, by its name."""
+    programs = [program for framework in all_frameworks() for program in framework.programs]
+    return re.compile(rf"^(?:traps: )?(?:{'|'.join(map(re.escape, [*_TRAINING_PROCESSES, *programs]))})")
 
 
 def parse_kmsg(text: str) -> list[LogLine]:
@@ -76,7 +85,7 @@ def find_kernel_evidence(lines: Iterable[LogLine], pids: Collection[int], since:
                 others.append(Evidence("kernel log, other", line.text))
         elif crashed and int(crashed["pid"]) in pids:
             ours.append(Evidence("kernel log", line.text))
-        elif crashed and _PYTHON.match(line.text) and line.at >= until - NEAR_THE_END - CLOCK_SLACK:
+        elif crashed and _training_pattern().match(line.text) and line.at >= until - NEAR_THE_END - CLOCK_SLACK:
             ours.append(Evidence("kernel log, thread", line.text))
     return ours[:MAX_LINES] + others[-3:]
 

@@ -12,11 +12,10 @@ from holdfast.machine.power import Power
 from holdfast.machine.psutil_machine import PsutilMachine
 from holdfast.preflight.checks.check import CheckContext
 from holdfast.preflight.checks.interpreter import Interpreter, Reply, Torch
+from holdfast.schema.units import GIB
 
 if TYPE_CHECKING:
     from holdfast.machine.base import Awake
-
-GIB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ def mac(
     facts: dict[str, Any] | None = None,
     **context: Any,
 ) -> CheckContext:
-    have = {"torch": torch, "torchvision": "0.29.0", "ultralytics": "8.4.190", "numpy": "2.3.1", **(packages or {})}
+    have = {"torch": torch, "torchvision": "0.29.0", "numpy": "2.3.1", **(packages or {})}
     known: dict[str, Any] = {
         "executable": "/Users/me/venv/bin/python",
         "python": "3.11.9",
@@ -81,7 +80,7 @@ def linux(
     facts: dict[str, Any] | None = None,
     **context: Any,
 ) -> CheckContext:
-    have = {"torch": torch, "torchvision": "0.28.0", "ultralytics": "8.4.190", "numpy": "2.3.1", **(packages or {})}
+    have = {"torch": torch, "torchvision": "0.28.0", "numpy": "2.3.1", **(packages or {})}
     known: dict[str, Any] = {
         "executable": "/home/me/venv/bin/python",
         "python": "3.11.9",

@@ -124,7 +124,7 @@ def read_output(path: Path) -> Iterator[bytes]:
             position = start + file.tell() - (len(heading.group()) if part != path and heading else 0)
 
 
-_ESCAPES = re.compile(
+ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colors, cursor movements
     r"|\x1b[\]P^_X][^\x07\x1b]*(?:\x07|\x1b\\|$)"  # titles, links
     r"|\x1b[ -/]*[0-~]?"
@@ -136,7 +136,7 @@ MAX_LINE_CHARS = 2000
 
 def readable_lines(output: bytes, lines: int) -> list[str]:
     """Return the last lines as shown: without colors, with only the final state of a progress bar, no endless line."""
-    text = _ESCAPES.sub("", output.decode("utf-8", "replace"))
+    text = ESCAPES.sub("", output.decode("utf-8", "replace"))
     rendered = [_render_final_text(line) for line in text.split("\n")]
     while rendered and not rendered[-1]:
         rendered.pop()

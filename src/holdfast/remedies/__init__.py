@@ -10,16 +10,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from holdfast.diagnosis.rules import by_id
 from holdfast.remedies.apply import apply_changes
 from holdfast.remedies.context import build_remedy_context
-from holdfast.remedies.registry import CORRUPTING, remedy_steps_for
+from holdfast.remedies.registry import remedy_steps_for
 from holdfast.remedies.step import Remedy
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
     from holdfast.schema.plan import Plan
 
-__all__ = ["CORRUPTING", "Remedy", "apply_changes", "remedy_for"]
+__all__ = ["Remedy", "apply_changes", "remedy_for"]
+
+
+def corrupts_state(cause: str | None) -> bool:
+    """Return whether a cause makes the state of its attempt unusable."""
+    rule = by_id().get(cause or "")
+    return rule is not None and rule.corrupts_state
 
 
 def remedy_for(state: RunState, plan: Plan, cause: str) -> Remedy | None:
@@ -28,5 +35,5 @@ def remedy_for(state: RunState, plan: Plan, cause: str) -> Remedy | None:
     for remedy_step in remedy_steps_for(context):
         remedy = remedy_step.remedy(context)
         if remedy is not None and not context.has_tried(remedy.changes):
-            return replace(remedy, from_start=cause in CORRUPTING)
+            return replace(remedy, id=remedy_step.id, from_start=corrupts_state(cause))
     return None

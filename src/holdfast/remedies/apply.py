@@ -20,7 +20,7 @@ _PARTS = ("validation", "clear_cache")
 def apply_changes(plan: Plan, changes: Sequence[Change]) -> Plan:
     """Return the plan with these changes.
 
-    Arguments of the command (`--batch-size`, `batch=`) are rewritten in the command. Settings of Ultralytics go to
+    Arguments of the command (`--batch-size`, `batch=`) are rewritten in the command. Settings that the probe can set go to
     `overrides`, which take precedence over the command.
     """
     for change in changes:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from holdfast.schema.devices import parse_device
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -56,7 +58,6 @@ _SHELLS = {"sh", "bash", "zsh", "dash", "ksh", "fish"}
 _FLAG = re.compile(r"^(--?[A-Za-z][\w.-]*)(=)?(.*)$", re.DOTALL)
 _ATTACHED = re.compile(r"^(-[bj])(\d+)$")
 _PAIR = re.compile(r"^\+{0,2}([A-Za-z][\w./-]*=)(.*)$", re.DOTALL)
-_DEVICE = re.compile(r"^(?:cpu|mps|gpu|cuda|xpu|npu|hpu)(?::\d+)?$|^\d+(?:,\d+)*$")
 _WHOLE = re.compile(r"^\d{1,9}$")
 _NUMBER = re.compile(r"^(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$")
 
@@ -182,7 +183,7 @@ def _make_setting(name: str | None, spelling: str, text: str, place: int, prefix
 def _parse_value(name: str, text: str) -> Any:
     """Return the parsed value; None if it is not a literal value, such as `--batch-size auto` or `--device $GPU`."""
     if name == "device":
-        return text if _DEVICE.match(text) else None
+        return text if parse_device(text).kind.is_known and not text.startswith("-") else None
     if name == "lr0":
         return float(text) if _NUMBER.match(text) else None
     return int(text) if _WHOLE.match(text) else None

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.diagnosis.devices import device_kind
 from holdfast.diagnosis.exits import exception_words
 from holdfast.diagnosis.rules import by_id
 from holdfast.diagnosis.versions import versions_of
+from holdfast.frameworks import by_name, find_framework
 from holdfast.remedies.command_line import OTHER_NAMES, get_known_name, spelling_of, values_in
-from holdfast.schema.ultralytics_settings import SETTINGS
+from holdfast.schema.devices import parse_device
 from holdfast.schema.verdicts import Action, Change
 
 if TYPE_CHECKING:
@@ -19,15 +18,13 @@ if TYPE_CHECKING:
 
     from holdfast.diagnosis.run_state import AttemptState, RunState
     from holdfast.diagnosis.versions import Version
+    from holdfast.frameworks.base import Framework
     from holdfast.schema.plan import Plan
     from holdfast.schema.verdicts import Finding
 
-_LOWERED_BATCH = re.compile(r"Reducing to batch=(\d+)")
 _ALLOWED_WITH = dict.fromkeys(("nbs", "weight_decay", "accumulation", "lr0"), "batch")
 """Settings that are changed together with the batch so that the update stays the same. Permission for one covers both."""
 _ENVIRONMENT = "environment."
-_HOST_DEVICES = ("cpu", "mps")
-"""Devices on which Ultralytics trains without loader workers and in full precision, regardless of its settings."""
 
 
 class TriedRemedy(NamedTuple):
@@ -44,7 +41,7 @@ class RemedyContext:
     finding: Finding | None = None
     settings: Mapping[str, Any]
     """The known settings: those of the plan, overridden by those that the framework reported."""
-    ultralytics: bool = False
+    framework: Framework = field(default_factory=lambda: by_name(None))
     device: str = ""
     """The kind of device: `cpu`, `mps`, `cuda`; empty if unknown."""
     in_validation: bool = False
@@ -68,8 +65,18 @@ class RemedyContext:
     last_lines: tuple[str, ...] = ()
 
     @property
+    def named_cause(self) -> str:
+        """The code of the cause that the finding names; empty if it names none."""
+        return self.finding.data.get("cause", "") if self.finding is not None else ""
+
+    @property
     def on_accelerator(self) -> bool:
-        return self.device not in ("", "cpu")
+        return parse_device(self.device).kind.is_accelerator
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether the device takes its memory from the machine's."""
+        return parse_device(self.device).kind.shares_memory
 
     @property
     def changes(self) -> list[Change]:
@@ -83,16 +90,11 @@ class RemedyContext:
     @property
     def workers(self) -> int:
         """The number of loader workers, if known; otherwise 0."""
-        if self.ultralytics and self.device in _HOST_DEVICES:
-            return 0
-        return _positive_int(self.settings.get("workers")) or 0
+        return max(0, self.framework.loader_workers(self.settings, self.device) or 0)
 
     @property
     def validation_batch(self) -> int | None:
-        """The batch size of validation. By default, Ultralytics uses twice the training batch."""
-        if not self.ultralytics:
-            return _positive_int(self.settings.get("validation.batch"))
-        return self.plan.validation.batch or (2 * self.batch if self.batch else None)
+        return self.plan.validation.batch or _positive_int(self.framework.validation_batch(self.settings))
 
     def number(self, name: str) -> float | None:
         value = self.settings.get(name)
@@ -153,8 +155,8 @@ class RemedyContext:
         return self.plan.assigner if name == "assigner" else self.settings.get(name)
 
     def _get_spelling(self, name: str) -> str | None:
-        """Return the name for the change: that of the setting for Ultralytics, or else the spelling that the command uses."""
-        if self.ultralytics or name.startswith(_ENVIRONMENT):
+        """Return the name for the change: that of the setting if the probe can set it, or else the spelling that the command uses."""
+        if self.framework.overrides_settings or name.startswith(_ENVIRONMENT):
             return name
         return spelling_of(name, self.plan.command, self.plan.flags)
 
@@ -168,8 +170,8 @@ class RemedyContext:
 
 def build_remedy_context(state: RunState, plan: Plan, cause: str) -> RemedyContext:
     attempt = state.attempt
-    ultralytics = _is_ultralytics(state, plan)
-    settings = _collect_settings(state, plan, ultralytics=ultralytics)
+    framework = find_framework(state.framework or plan.trainer, plan.command)
+    settings = _collect_settings(state, plan, framework)
     started = state.started
     highest = attempt.rates.highest
     return RemedyContext(
@@ -177,9 +179,9 @@ def build_remedy_context(state: RunState, plan: Plan, cause: str) -> RemedyConte
         cause=cause,
         finding=attempt.find_finding(cause),
         settings=settings,
-        ultralytics=ultralytics,
-        device=device_kind(attempt, settings),
-        in_validation=_ended_in_validation(attempt),
+        framework=framework,
+        device=attempt.find_device(settings).kind.name,
+        in_validation=_ended_in_validation(attempt, framework),
         validation_is_peak=any(
             evaluation.during.rss + evaluation.during.driver > evaluation.training.rss + evaluation.training.driver
             for evaluation in attempt.memory.evaluations
@@ -197,24 +199,13 @@ def build_remedy_context(state: RunState, plan: Plan, cause: str) -> RemedyConte
     )
 
 
-def _is_ultralytics(state: RunState, plan: Plan) -> bool:
-    seen = any(attempt.adapter == "ultralytics" or attempt.settings for attempt in state.attempts)
-    return plan.trainer == "ultralytics" or seen or _is_yolo(plan.command)
-
-
-def _is_yolo(command: Sequence[str]) -> bool:
-    return bool(command) and command[0].rpartition("/")[2] == "yolo"
-
-
-def _collect_settings(state: RunState, plan: Plan, *, ultralytics: bool) -> dict[str, Any]:
+def _collect_settings(state: RunState, plan: Plan, framework: Framework) -> dict[str, Any]:
     """Return the reported settings; for those that were not reported, the values of the plan and the command."""
-    known: dict[str, Any] = {}
-    if plan.trainer == "ultralytics" or _is_yolo(plan.command):
-        known = {name: setting.default for name, setting in SETTINGS.items()}
+    known = {name: setting.default for name, setting in framework.setting_values.items()}
     known |= plan.settings
     if plan.trainer == "command":
         known |= values_in(plan.command, plan.flags)
-    if not ultralytics:
+    if not framework.overrides_settings:
         return known
     known |= plan.overrides
     reported = next((attempt for attempt in reversed(state.attempts) if attempt.settings), None)
@@ -222,19 +213,12 @@ def _collect_settings(state: RunState, plan: Plan, *, ultralytics: bool) -> dict
         known |= reported.settings
         if reported is not state.attempt:  # the newest attempt ended before it reported its settings
             known |= plan.overrides
-    if lowered_batch := _find_lowered_batch(state.attempt):
-        known["batch"] = lowered_batch
+    if lowered := framework.find_lowered_batch(state.attempt):
+        known["batch"] = lowered
     return known
 
 
-def _find_lowered_batch(attempt: AttemptState) -> int | None:
-    """Return the batch size that Ultralytics lowered because the first epoch did not fit. It only reports this in its log."""
-    line = attempt.printed.get("device-out-of-memory")
-    found = _LOWERED_BATCH.search(line.text) if line is not None else None
-    return int(found[1]) if found else None
-
-
-def _ended_in_validation(attempt: AttemptState) -> bool:
+def _ended_in_validation(attempt: AttemptState, framework: Framework) -> bool:
     """Return whether the attempt failed during a validation.
 
     Either it failed after an epoch, before its evaluation or a further step was done, or a validator raised the exception.
@@ -242,10 +226,10 @@ def _ended_in_validation(attempt: AttemptState) -> bool:
     ended = attempt.ended
     if ended is None or ended.stopped_by is not None or ended.planned:
         return False
-    if any("ultralytics/engine/validator.py" in line for line in exception_words(ended)):
+    if framework.validator and any(framework.validator in line for line in exception_words(ended)):
         return True
     pace = attempt.pace
-    if attempt.adapter is None or not pace.epochs or pace.epochs[-1].last_step < attempt.last_step:
+    if attempt.framework is None or not pace.epochs or pace.epochs[-1].last_step < attempt.last_step:
         return False
     evaluated = bool(pace.evaluations) and pace.evaluations[-1].step >= attempt.last_step
     # After the validation of the last epoch there is one more: best.pt is validated at the end.

@@ -1,4 +1,4 @@
-"""Remedies for data loading, for the assigner, and for the disk."""
+"""Remedies that change the number of loader workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ def _no_workers(context: RemedyContext) -> Remedy | None:
     if not context.workers:
         return None
     return remedy(
-        "no-workers",
         "Using no data loader workers (workers=0): the training process loads its data itself, without forked processes.",
         context.change("workers", 0, why="a loader worker may have failed", costs="data loading may be slower"),
     )
@@ -24,22 +23,19 @@ def _no_workers(context: RemedyContext) -> Remedy | None:
 
 NO_WORKERS = RemedyStep(
     "no-workers",
-    "Set `workers=0`, so that data is loaded without forked processes. On a CPU and on MPS, Ultralytics always does this.",
+    "Set `workers=0`, so that data is loaded without forked processes. Some frameworks always do this on a CPU and on MPS.",
     "data loading may be slower",
     _no_workers,
 )
 
 
 def _more_workers(context: RemedyContext) -> Remedy | None:
-    if (
-        (context.ultralytics and context.device in ("cpu", "mps"))
-        or "workers" not in context.settings
-        or context.workers >= MAX_WORKERS
-    ):
+    if "workers" not in context.settings or context.workers >= MAX_WORKERS:
         return None
     more = min(MAX_WORKERS, max(2, 2 * context.workers))
+    if context.framework.loader_workers({**context.settings, "workers": more}, context.device) != more:
+        return None  # the framework ignores the setting on this device
     return remedy(
-        "more-workers",
         f"Using {more} data loader workers instead of {context.workers}: the training waited for data.",
         context.change("workers", more, why="the training waited for data", costs="memory for each worker"),
     )
@@ -47,76 +43,4 @@ def _more_workers(context: RemedyContext) -> Remedy | None:
 
 MORE_WORKERS = RemedyStep(
     "more-workers", "Double the number of data loader workers, up to 8.", "memory for each worker", _more_workers
-)
-
-
-def _cache_on_disk(context: RemedyContext) -> Remedy | None:
-    if not context.ultralytics or context.settings.get("cache") not in (False, None):
-        return None
-    return remedy(
-        "cache-on-disk",
-        "Caching decoded images on disk (cache=disk): the training waited for data.",
-        context.change(
-            "cache",
-            "disk",
-            why="the training waited for data",
-            costs="disk space: decoded images are written next to the originals",
-        ),
-    )
-
-
-CACHE_ON_DISK = RemedyStep(
-    "cache-on-disk",
-    "Set `cache=disk`, so that images are decoded only once.",
-    "disk space: decoded images are written next to the originals",
-    _cache_on_disk,
-)
-
-
-def _assigner_on_cpu(context: RemedyContext) -> Remedy | None:
-    if not context.ultralytics or not context.on_accelerator:
-        return None
-    return remedy(
-        "assigner-on-cpu",
-        "Running only the assigner, which matches boxes with predictions, on the CPU; everything else stays on the device.",
-        context.change(
-            "assigner",
-            "cpu",
-            why="the device sometimes computes wrong results in the assigner",
-            costs="slightly slower steps",
-        ),
-    )
-
-
-ASSIGNER_ON_CPU = RemedyStep(
-    "assigner-on-cpu",
-    "Run only Ultralytics' assigner, which matches labeled boxes with predictions, on the CPU; everything else stays on the device.",
-    "slightly slower steps",
-    _assigner_on_cpu,
-)
-
-
-def _write_less(context: RemedyContext) -> Remedy | None:
-    if not context.ultralytics:
-        return None
-    why = "the disk is filling up"
-    every = context.number("save_period")
-    return remedy(
-        "write-less",
-        "Writing less: no plots, no periodic checkpoints (best.pt and last.pt are kept), no cache on disk.",
-        context.change("plots", False, why=why, costs="no Ultralytics plots"),
-        context.change("save_period", -1, why=why, costs="no checkpoints other than best.pt and last.pt")
-        if every and every > 0
-        else None,
-        context.change("cache", False, why=why, costs="slower data loading")
-        if context.settings.get("cache") == "disk"
-        else None,
-    )
-
-
-WRITE_LESS = RemedyStep(
-    "write-less",
-    "Set `plots=False` and `save_period=-1`, and turn off `cache=disk`.",
-    "no Ultralytics plots, and no checkpoints other than best.pt and last.pt",
-    _write_less,
 )

@@ -1,17 +1,17 @@
-"""Changes of the learning rate. They are made only if necessary, and always reported."""
+"""Remedies that change the learning rate. They are used only if necessary, and always reported."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.schema.ultralytics_settings import SETTINGS
+from holdfast.remedies.step import Remedy, RemedyStep, all_or_nothing
 
 if TYPE_CHECKING:
     from holdfast.remedies.context import RemedyContext
     from holdfast.schema.verdicts import Change
 
-_AUTO = {"momentum": 0.9, "warmup_bias_lr": 0.0}
-"""The values that Ultralytics uses when it chooses the optimizer itself."""
+MAX_HALVINGS = 3
+"""If an eighth of the learning rate does not help, the learning rate is not the reason."""
 
 
 def scale_rate(context: RemedyContext, factor: float) -> tuple[list[Change | None], str]:
@@ -31,18 +31,37 @@ def change_rate(
     context: RemedyContext, factor: float, *, why: str, costs: str
 ) -> tuple[list[Change | None], float, float] | None:
     """Return the changes that multiply the learning rate by `factor`, and the rate before and after."""
-    fixed: list[Change | None] = []
-    rate = context.number("lr0")
-    if context.ultralytics and str(context.settings.get("optimizer") or "auto").lower() == "auto":
-        # With optimizer=auto, Ultralytics ignores lr0. Set the chosen values explicitly, if they were observed.
-        if context.optimizer not in SETTINGS["optimizer"].choices or not context.rate:
-            return None
-        rate = context.rate
-        reason = "with optimizer=auto, Ultralytics ignores lr0: the optimizer that it chose is set explicitly"
-        fixed = [context.change("optimizer", context.optimizer, why=reason)]
-        fixed += [change for name, value in _AUTO.items() if (change := context.change(name, value, why=reason))]
+    rate, fixed = context.framework.learning_rate(context)
     if not rate:
         return None
     # This rounding is far too small to affect the result, and the result is easier to read on a command line.
     after = float(f"{rate * factor:.6g}")
     return [*fixed, context.change("lr0", after, why=why, costs=costs)], rate, after
+
+
+def _half_rate(context: RemedyContext) -> Remedy | None:
+    halved = [tried for tried in context.tried if tried.cause == context.cause and context.sets("lr0", tried.changes)]
+    if len(halved) >= MAX_HALVINGS:
+        return None
+    found = change_rate(
+        context,
+        0.5,
+        why="a learning rate that is too high is the usual reason",
+        costs="the results differ: the model learns more slowly",
+    )
+    if found is None:
+        return None
+    changes, before, after = found
+    return all_or_nothing(
+        f"Halving the learning rate from {before:g} to {after:g}: this differs from what you configured.",
+        *changes,
+    )
+
+
+HALF_RATE = RemedyStep(
+    "half-rate",
+    "Halve the learning rate. This can be repeated, at most three times for a finding. If the framework chooses the optimizer "
+    "itself (`optimizer=auto`) and ignores the learning rate that is set, the optimizer that it chose is set explicitly as well.",
+    "the results differ: the model learns more slowly",
+    _half_rate,
+)

@@ -4,36 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.causes import NO_ATTEMPT_LEFT, ONLY_ATTEMPT, OUTSIDE, UNSEEN_PROGRESS_S, cause_of, is_mistake
+from holdfast.diagnosis.causes import UNSEEN_PROGRESS_S, cause_of, is_external, is_mistake
 from holdfast.diagnosis.exits import describe_position
 from holdfast.diagnosis.rules import by_id
-from holdfast.remedies import CORRUPTING, Remedy, remedy_for
+from holdfast.remedies import Remedy, corrupts_state, remedy_for
+from holdfast.schema.devices import parse_device
 from holdfast.schema.verdicts import Action, Decision, Outcome
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
     from holdfast.schema.events import Resume
     from holdfast.schema.plan import Plan
-    from holdfast.schema.verdicts import Finding
+    from holdfast.schema.verdicts import Finding, StopReason
 
 MAX_WAIT_S = 60.0
 MIN_EXPECTED_S = 10.0
-PREDICTS_KILL = frozenset(
-    ("disk-filling", "driver-memory-bloat", "memory-leak", "memory-pressure", "validation-memory-spike")
-)
-"""Rules that predict a failure."""
-FIXED_WHILE_RUNNING = frozenset(
-    ("driver-memory-bloat", "epoch-time-blowup", "nms-cut-short", "validation-memory-spike")
-)
-"""Findings that are worth a restart while the training is still running."""
-SUSPECTS_DEVICE = frozenset(
-    (
-        *("assigner-shape-mismatch", "command-buffer-failed", "command-buffer-reused", "gradients-not-finite"),
-        *("loss-all-zero", "loss-component-zero", "loss-not-finite", "metrics-all-zero", "nms-cut-short"),
-        *("validation-disagrees", "weights-frozen"),
-    )
-)
-"""Findings that may be caused by a device that computes wrong results."""
 
 
 def expected_attempt_seconds(state: RunState) -> float | None:
@@ -55,13 +40,16 @@ def ends_attempt(finding: Finding, plan: Plan) -> bool:
 
 def asks_for_snapshot(finding: Finding, plan: Plan) -> bool:
     """Return whether a finding predicts a failure: then a snapshot should be taken at once."""
-    return finding.rule in PREDICTS_KILL and finding.severity != "note" and not plan.observe_only
+    rule = by_id().get(finding.rule)
+    return rule is not None and rule.predicts_kill and finding.severity != "note" and not plan.observe_only
 
 
 def worth_a_restart(finding: Finding, state: RunState, plan: Plan) -> bool:
     """Return whether a finding about a running training is worth a restart in a new process with a changed setting."""
+    rule = by_id().get(finding.rule)
     if (
-        finding.rule not in FIXED_WHILE_RUNNING
+        rule is None
+        or not rule.restarts_while_running
         or finding.severity == "note"
         or plan.observe_only
         or plan.on_finding != "act"
@@ -73,10 +61,11 @@ def worth_a_restart(finding: Finding, state: RunState, plan: Plan) -> bool:
 
 def suspects_device(state: RunState) -> bool:
     """Return whether results of the training device should be compared with the CPU."""
-    device = str(state.attempt.settings.get("device") or "cpu")
-    if device.startswith("cpu"):
+    if not parse_device(state.attempt.settings.get("device")).kind.is_accelerator:
         return False
-    return any(finding.rule in SUSPECTS_DEVICE and finding.severity != "note" for finding in state.findings)
+    rules = by_id()
+    severe = (finding.rule for finding in state.findings if finding.severity != "note")
+    return any(rules[id_].suspects_device for id_ in severe if id_ in rules)
 
 
 def corrupt_from_step(state: RunState, remedy: Remedy | None) -> int | None:
@@ -90,7 +79,7 @@ def corrupt_from_step(state: RunState, remedy: Remedy | None) -> int | None:
 def corrupt_from_of_last_attempt(state: RunState) -> int | None:
     """For a run that is resumed: return the first step at which the state of its newest attempt is corrupt."""
     cause = cause_of(state.attempt)
-    if cause not in CORRUPTING:
+    if not corrupts_state(cause):
         return None
     finding = state.attempt.find_finding(cause or "")
     return (finding.corrupt_from if finding is not None else None) or 1
@@ -104,12 +93,13 @@ def after_end(
     cause = cause_of(attempt)
     reason = reason_to_stop(state, plan, attempts_left=attempts_left, resume=resume, remedy=remedy)
     if reason is not None:
-        return Decision(action=Action.STOP, attempt=attempt.number, why=reason, cause=cause)
+        code, text = reason
+        return Decision(action=Action.STOP, attempt=attempt.number, why=text, stop_reason=code, cause=cause)
     changes = remedy.changes if remedy is not None else []
     planned = attempt.ended.planned if attempt.ended is not None else ""
     came_further = attempt.steps and resume.checkpoint is not None and not without_progress(state)
     wait = min(MAX_WAIT_S, plan.backoff_s * (1 if came_further else 2 ** (len(state.attempts) - 1)))
-    if changes or planned or (cause in OUTSIDE and attempt.steps and resume.checkpoint is not None):
+    if changes or planned or (is_external(cause) and attempt.steps and resume.checkpoint is not None):
         wait = 0.0  # waiting would not help
     how = (
         f"resuming from {resume.checkpoint} (step {resume.step})"
@@ -151,45 +141,53 @@ def is_over(state: RunState) -> bool:
 
 def reason_to_stop(
     state: RunState, plan: Plan, *, attempts_left: int, resume: Resume, remedy: Remedy | None = None
-) -> str | None:
-    """Return the first reason to stop that applies, as text; None if there is no reason."""
+) -> tuple[StopReason, str] | None:
+    """Return the first reason to stop that applies, as a code and as text; None if there is no reason."""
     without_remedy = remedy is None
     attempt, cause = state.attempt, cause_of(state.attempt)
     ended = attempt.ended
     if ended is None:
-        return "the attempt has not ended"
-    rule = by_id().get(ended.stopped_by or "")
-    reasons = (
-        (ended.code == 0 and ended.stopped_by is None, "the command finished"),
-        (ended.stopped_by == "user", "you interrupted it"),
-        (ended.stopped_by == "terminate", "Holdfast was asked to terminate"),
-        (ended.stopped_by == "budget", "the plan's time budget is used up"),
-        (plan.observe_only, "--observe-only: Holdfast does not restart anything"),
+        return "not-ended", "the attempt has not ended"
+    rule = by_id().get(ended.rule)
+    reasons: tuple[tuple[bool, StopReason, str], ...] = (
+        (ended.code == 0 and ended.stopped_by is None, "finished", "the command finished"),
+        (ended.stopped_by == "user", "user", "you interrupted it"),
+        (ended.stopped_by == "terminate", "terminate", "Holdfast was asked to terminate"),
+        (ended.stopped_by == "budget", "budget", "the plan's time budget is used up"),
+        (plan.observe_only, "observe-only", "--observe-only: Holdfast does not restart anything"),
         (
             without_remedy and rule is not None and rule.kind == "learning",
-            f"{ended.stopped_by}: a restart would fail the same way",
+            "would-fail-again",
+            f"{ended.rule}: a restart would fail the same way",
         ),
-        (cause == "disk-full", "disk-full: free some disk space, then run `holdfast resume`"),
+        (cause == "disk-full", "disk-full", "disk-full: free some disk space, then run `holdfast resume`"),
         (
             without_remedy and is_mistake(attempt),
+            "mistake",
             f"it failed {describe_position(attempt)}: a restart would fail the same way",
         ),
         (
             attempts_left <= 0 and not ended.planned,
+            "no-attempt-left",
             _out_of_attempts(plan, resume),
         ),
-        (without_remedy and without_progress(state), f"{cause} happened twice without progress in between"),
+        (
+            without_remedy and without_progress(state),
+            "no-progress",
+            f"{cause} happened twice without progress in between",
+        ),
         (
             attempt.backed_up is not None and bool(attempt.backed_up.left_out) and resume.checkpoint is None,
+            "not-backed-up",
             "starting over could overwrite saved files, and they could not be backed up",
         ),
     )
-    return next((reason for holds, reason in reasons if holds), None)
+    return next(((code, text) for holds, code, text in reasons if holds), None)
 
 
 def _out_of_attempts(plan: Plan, resume: Resume) -> str:
     allowed = plan.budget.attempts
-    text = f"{ONLY_ATTEMPT} (--max-attempts 1)" if allowed == 1 else f"{NO_ATTEMPT_LEFT} (--max-attempts {allowed})"
+    text = f"{'it was the only attempt' if allowed == 1 else 'no attempt is left'} (--max-attempts {allowed})"
     if resume.checkpoint is None:
         return text
     where = f" from step {resume.step}" if resume.step else f" from {resume.checkpoint}"
@@ -202,7 +200,7 @@ def without_progress(state: RunState) -> bool:
         return False
     before, now = state.attempts[-2:]
     cause = cause_of(now)
-    if cause is None or cause in OUTSIDE or cause != cause_of(before):
+    if cause is None or is_external(cause) or cause != cause_of(before):
         return False
     resume = now.started.resume
     number_unknown = resume is not None and resume.checkpoint is not None and not resume.step

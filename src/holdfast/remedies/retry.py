@@ -15,7 +15,6 @@ def _fresh_process(context: RemedyContext) -> Remedy | None:
     if not context.progressed or not context.kept:
         return None
     return Remedy(
-        "fresh-process",
         "Using a new process, without other changes: memory that accumulated in the old process is free again, "
         "and the attempt got further than any before it.",
     )
@@ -33,7 +32,7 @@ FRESH_PROCESS = RemedyStep(
 def _retry_unchanged(context: RemedyContext) -> Remedy | None:
     if not context.progressed or context.was_retried_unchanged():
         return None
-    return Remedy("as-it-is", "Retrying without changes: the failure may have been random and may not happen again.")
+    return Remedy("Retrying without changes: the failure may have been random and may not happen again.")
 
 
 AS_IT_IS = RemedyStep(

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 class Remedy:
     """The smallest change that addresses a finding."""
 
-    id: str
     description: str
     """What is done and why, for the user."""
     changes: list[Change] = field(default_factory=list)
     """If empty, a new process resumes with nothing changed."""
+    id: str = ""
+    """The id of the step."""
     from_start: bool = False
     """The state of this attempt is corrupt: resume only from what was saved before the finding's `since`, or start over."""
 
@@ -36,17 +37,18 @@ class RemedyStep:
     """The cost in accuracy and time."""
     remedy: Callable[[RemedyContext], Remedy | None]
     """Returns None if the step does not apply, would change nothing, or is not allowed."""
-    conditional: str = ""
-    """The condition under which the step is at this position of the list; empty: always."""
+    framework: str = ""
+    """The only framework that the step is for; empty: any. There it replaces a general step with the same id: then `summary`
+    and `costs` only say what differs."""
 
 
-def remedy(id_: str, description: str, *changes: Change | None) -> Remedy | None:
+def remedy(description: str, *changes: Change | None) -> Remedy | None:
     """Return a remedy with those changes that are not None; None if all of them are."""
     present = [change for change in changes if change is not None]
-    return Remedy(id_, description, present) if present else None
+    return Remedy(description, present) if present else None
 
 
-def all_or_nothing(id_: str, description: str, *changes: Change | None) -> Remedy | None:
+def all_or_nothing(description: str, *changes: Change | None) -> Remedy | None:
     """Return a remedy with all of these changes; None if any of them is None, because they only make sense together."""
     present = [change for change in changes if change is not None]
-    return Remedy(id_, description, present) if len(present) == len(changes) else None
+    return Remedy(description, present) if len(present) == len(changes) else None

@@ -21,7 +21,8 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.render.console import console, print_json, say
-from holdfast.render.text import duration, plural, printable
+from holdfast.render.text import plural, printable
+from holdfast.schema.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -257,11 +258,11 @@ def as_markdown() -> str:
     parts = ["# Checks", "", *INTRODUCTION, ""]
     for check in all_checks():
         parts += [f"## {check.id}", "", f"*{check.kind}*", "", check.page.strip(), ""]
-        if check.cases:
+        if cases := check.cases():
             parts += [
                 "Examples (situation: result):",
                 "",
-                *(f"- {case.description}: {case.expected}" for case in check.cases),
+                *(f"- {case.description}: {case.expected}" for case in cases),
                 "",
             ]
     return "\n".join(parts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
-from holdfast.machine.keep_awake import NOT_KEPT
 from holdfast.render.newline_guard import NewlineGuard
 from holdfast.render.progress import progress
 from holdfast.render.text import describe_change, describe_folder_change, describe_repeated_work, printable
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 PROGRESS_S = 20.0
 """Print at most one progress line in this time."""
-KEEPING_AWAKE = "keeping awake"
 
 
 class ConsoleReporter:
@@ -77,8 +75,10 @@ def _attempt_started(event: events.AttemptStarted) -> str:
 
 
 def _note(event: events.SupervisorNote) -> str | None:
-    if event.what == KEEPING_AWAKE:
-        return event.detail if NOT_KEPT in event.detail else None
+    if event.code == "kept-awake":
+        return None
+    if event.code == "not-kept-awake":
+        return event.detail
     return f"{event.what}: {event.detail}"
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.render.console import print_json, print_line, print_lines, show_progress
-from holdfast.render.text import duration, plural, printable
+from holdfast.render.text import plural, printable
+from holdfast.schema.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,24 +8,23 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.causes import cause_of
 from holdfast.diagnosis.checkpoints import checkpoints, last_good
-from holdfast.diagnosis.explanation import explain
-from holdfast.diagnosis.units import size
+from holdfast.diagnosis.explanation import ESSENTIAL, explain
 from holdfast.render.box import Box
 from holdfast.render.console import console
 from holdfast.render.newline_guard import NewlineGuard
 from holdfast.render.report import HTML
-from holdfast.render.summary import coverage, goodput
+from holdfast.render.summary import goodput, newest_coverage
 from holdfast.render.text import (
     best_weights,
     describe_change,
     describe_exit,
     describe_repeated_work,
-    duration,
     format_shares,
     plural,
     printable,
     results_folder,
 )
+from holdfast.schema.units import duration, size
 from holdfast.schema.verdicts import Action
 
 if TYPE_CHECKING:
@@ -41,8 +40,6 @@ MAX_KEPT = 4
 MAX_ATTEMPTS = 6
 MAX_CORRUPT = 3
 MAX_NEXT = 4
-ESSENTIAL = ("steps", "losses", "weight-updates")
-"""Kinds of evidence whose absence is reported."""
 
 
 def panel(run: RunFolder, state: RunState) -> Box:
@@ -131,7 +128,9 @@ def _describe_attempt(attempt: AttemptState) -> str:
     ended = attempt.ended
     if ended is None:
         return f"{steps}, running"
-    how = describe_exit(code=ended.code, signal=ended.signal, stopped_by=ended.stopped_by, planned=ended.planned)
+    how = describe_exit(
+        code=ended.code, signal=ended.signal, stopped_by=ended.rule or ended.stopped_by, planned=ended.planned
+    )
     return f"{steps}, {duration(ended.seconds)}, {how}"
 
 
@@ -169,9 +168,9 @@ def _results(state: RunState) -> Iterator[Row]:
 
 def _unseen(state: RunState) -> Iterator[Row]:
     reasons: dict[str, list[str]] = {}
-    for kind, text in coverage(state).items():
-        if kind in ESSENTIAL and text.startswith("not seen"):
-            reasons.setdefault(text.removeprefix("not seen").lstrip(": "), []).append(kind)
+    for kind, why in newest_coverage(state).missing.items():
+        if kind in ESSENTIAL:
+            reasons.setdefault(why, []).append(kind)
     for why, kinds in reasons.items():
         yield "not recorded", "bold", f"{', '.join(kinds)}: {why}"
 

@@ -7,8 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.goodput import goodput_of
-from holdfast.diagnosis.units import size
-from holdfast.render.text import duration
+from holdfast.schema.units import duration, size
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState

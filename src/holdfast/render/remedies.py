@@ -5,10 +5,12 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from holdfast.remedies.registry import CORRUPTING, REMEDIES, SLOW_DATA, SWAPPING
+from holdfast.diagnosis.rules import all_rules
+from holdfast.frameworks import all_frameworks, by_name
+from holdfast.remedies.registry import CONDITIONS, all_steps
 
 if TYPE_CHECKING:
-    from holdfast.remedies.step import RemedyStep
+    from collections.abc import Iterator, Sequence
 
 _HEAD = """# Remedies
 
@@ -24,10 +26,10 @@ a [rule](rules.md) detects is a *finding*. After a failed attempt, Holdfast chec
 A remedy that changes a setting gradually, such as `micro-batch` or `half-rate`, can therefore be used more than once. Two remedies change nothing and only restart
 training: `as-it-is`, in case the failure was random, and `fresh-process`, which frees memory. Each change is reported with the old value, the reason and the cost.
 
-For the findings `driver-memory-bloat`, `epoch-time-blowup`, `nms-cut-short` and `validation-memory-spike`, Holdfast does not wait for a failure. If the run takes snapshots,
+For the findings {restarting}, Holdfast does not wait for a failure. If the run takes snapshots,
 Holdfast requests one and restarts training from it with the remedy (a planned restart).
 
-Holdfast overrides Ultralytics settings when training starts; you do not need to change the command or the script. For other commands, it changes flags on the command line if
+Holdfast overrides the settings of {frameworks} when training starts; you do not need to change the command or the script. For other commands, it changes flags on the command line if
 they have a simple form (`--batch-size 16`, `-b 16`, `batch=16`, `--gradient_accumulation_steps 4`) or are named in `[flags]` of the plan.
 
 Findings that are not listed here have no automatic remedy. `next-device` does not apply if training already runs on the CPU. A finding whose only remedy is
@@ -35,14 +37,24 @@ Findings that are not listed here have no automatic remedy. `next-device` does n
 """
 
 
+_CAUSES = {"swap": "if the machine swapped", "data": "if training waited for data"}
+"""The causes in `remedies_by_cause` of rules, as text."""
+
+
 def as_markdown() -> str:
-    remedies = {
-        **REMEDIES,
-        "epoch-time-blowup, if the machine swapped": SWAPPING,
-        "epoch-time-blowup, if training waited for data": SLOW_DATA,
-    }
-    parts = [_HEAD, "## Remedies for each finding", "", "| finding | remedies, in order |", "|---|---|"]
-    parts += [f"| {_cause(cause)} | {', '.join(_ids(steps))} |" for cause, steps in remedies.items()]
+    rules = all_rules()
+    *others, last = (f"`{rule.id}`" for rule in rules if rule.restarts_while_running)
+    titles = " and ".join(framework.title for framework in all_frameworks() if framework.overrides_settings)
+    parts = [_HEAD.format(restarting=f"{', '.join(others)} and {last}", frameworks=titles)]
+    parts += ["## Remedies for each finding", "", "| finding | remedies, in order |", "|---|---|"]
+    for rule in rules:
+        mark = r" \*" if rule.corrupts_state else ""
+        rows = {"": rule.remedies, **{f", {_CAUSES[cause]}": ids for cause, ids in rule.remedies_by_cause.items()}}
+        parts += [
+            f"| [{rule.id}](rules.md#{rule.id}){when}{mark} | {', '.join(_group(ids))} |"
+            for when, ids in rows.items()
+            if ids
+        ]
     parts += [
         "",
         "\\* The state of the attempt is corrupt: training resumes from a state that was saved before the problem began, or starts over.",
@@ -54,26 +66,15 @@ def as_markdown() -> str:
         "| remedy | effect | cost |",
         "|---|---|---|",
     ]
-    by_id = {remedy_step.id: remedy_step for steps in reversed(remedies.values()) for remedy_step in reversed(steps)}
-    unconditional = {
-        remedy_step.id: remedy_step
-        for steps in REMEDIES.values()
-        for remedy_step in steps
-        if not remedy_step.conditional
-    }
-    parts += [f"| {id_} | {unconditional.get(id_, by_id[id_]).summary} | {by_id[id_].costs} |" for id_ in sorted(by_id)]
+    for id_ in sorted({id_ for _, id_ in all_steps()}):
+        steps = [step for (_, name), step in sorted(all_steps().items()) if name == id_]  # the general step first
+        only = f" ({by_name(steps[0].framework).title})" if steps[0].framework else ""
+        effect = " ".join(dict.fromkeys(step.summary for step in steps))
+        parts.append(f"| {id_}{only} | {effect} | {'; '.join(dict.fromkeys(step.costs for step in steps))} |")
     return "\n".join([*parts, ""])
 
 
-def _cause(cause: str) -> str:
-    id_, comma, rest = cause.partition(",")
-    corrupting = r" \*" if cause in CORRUPTING else ""
-    return f"[{id_}](rules.md#{id_}){comma}{rest}{corrupting}"
-
-
-def _ids(steps: tuple[RemedyStep, ...]) -> list[str]:
-    groups = [
-        (when, [remedy_step.id for remedy_step in group])
-        for when, group in groupby(steps, key=lambda remedy_step: remedy_step.conditional)
-    ]
-    return [f"({when}: {', '.join(ids)})" if when else ", ".join(ids) for when, ids in groups]
+def _group(ids: Sequence[str]) -> Iterator[str]:
+    for condition, group in groupby((id_.partition("@") for id_ in ids), key=lambda parts: parts[2]):
+        steps = ", ".join(step for step, *_ in group)
+        yield f"({CONDITIONS[condition].text}: {steps})" if condition else steps

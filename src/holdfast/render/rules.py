@@ -86,7 +86,7 @@ def as_markdown() -> str:
         if rule.limits:
             parts += [f"Limits: {limits_of(rule)}.", ""]
         parts += ["Examples (situation: severity):", ""]
-        parts += [f"- {case.description}: {case.expected or 'not reported'}" for case in rule.cases]
+        parts += [f"- {case.description}: {case.expected or 'not reported'}" for case in rule.cases()]
         parts.append("")
     return "\n".join(parts)
 

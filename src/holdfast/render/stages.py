@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast.diagnosis.run_state import load_run_state
 from holdfast.diagnosis.stages import load_staged_run
 from holdfast.render.summary import head, summary_of
-from holdfast.render.text import duration, plural, printable
+from holdfast.render.text import plural, printable
+from holdfast.schema.units import duration
 from holdfast.storage.folder import stage_folders
 from holdfast.storage.redact import replay_redacted
 

@@ -13,7 +13,8 @@ from holdfast.render.console import print_json, print_line
 from holdfast.render.progress import progress
 from holdfast.render.stages import has_stages, stages_summary
 from holdfast.render.summary import summary_of
-from holdfast.render.text import describe_exit, duration, format_shares, printable
+from holdfast.render.text import describe_exit, format_shares, printable
+from holdfast.schema.units import duration
 from holdfast.storage.folder import stage_folders
 from holdfast.storage.heartbeats import read_beats
 from holdfast.storage.lock import is_live, read_holder

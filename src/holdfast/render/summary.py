@@ -9,9 +9,10 @@ import msgspec
 
 from holdfast.diagnosis.causes import cause_of
 from holdfast.diagnosis.checkpoints import checkpoints
-from holdfast.diagnosis.explanation import explain
+from holdfast.diagnosis.explanation import ESSENTIAL, explain
 from holdfast.diagnosis.goodput import goodput_of
 from holdfast.diagnosis.rules.probe_absent import reason as why_unseen
+from holdfast.schema.events import Coverage
 from holdfast.schema.json_text import to_json
 from holdfast.storage.folder import write_atomically
 from holdfast.storage.summary_file import SUMMARY_SCHEMA, journal_bytes
@@ -27,7 +28,7 @@ def summary_of(run: RunFolder, state: RunState) -> dict[str, Any]:
     return {
         **head(run, ended),
         "proofs": msgspec.to_builtins(ended.proofs) if ended is not None else [],
-        "coverage": coverage(state),
+        "coverage": _coverage(state),
         "attempts": [_attempt(attempt) for attempt in state.attempts],
         "findings": [_finding(finding) for finding in msgspec.to_builtins(state.findings)],
         "findings_left_out": sum(attempt.findings_left_out for attempt in state.attempts),
@@ -55,15 +56,21 @@ def write_summary(run: RunFolder, summary: dict[str, Any]) -> None:
     write_atomically(run.summary, msgspec.json.format(to_json(summary), indent=2) + "\n")
 
 
-def coverage(state: RunState) -> dict[str, str]:
-    """Each kind of evidence: seen, or not seen and why."""
-    if not state.attempts:
-        return {}
+def newest_coverage(state: RunState) -> Coverage:
     for attempt in reversed(state.attempts):
         if attempt.coverage is not None:
-            return {**attempt.coverage.kinds, "step_source": attempt.coverage.step_source}
-    why, _ = why_unseen(state.attempt)
-    return dict.fromkeys(("steps", "losses", "weight-updates"), f"not seen: {why}")
+            return attempt.coverage
+    missing = dict.fromkeys(ESSENTIAL, why_unseen(state.attempt)[0]) if state.attempts else {}
+    return Coverage(at=0.0, missing=missing, step_source="")
+
+
+def _coverage(state: RunState) -> dict[str, str]:
+    """Each kind of evidence: seen, or not seen and why."""
+    coverage = newest_coverage(state)
+    seen = {kind: f"seen: {remark}" if remark else "seen" for kind, remark in coverage.seen.items()}
+    missing = {kind: f"not seen: {why}" for kind, why in coverage.missing.items()}
+    source = {"step_source": coverage.step_source} if coverage.step_source else {}
+    return {**seen, **missing, **source}
 
 
 def goodput(state: RunState) -> dict[str, Any]:
@@ -83,7 +90,7 @@ def _attempt(attempt: AttemptState) -> dict[str, Any]:
     return {
         "n": attempt.number,
         "exit": {"code": ended.code, "signal": ended.signal} if ended is not None else None,
-        "stopped_by": ended.stopped_by if ended is not None else None,
+        "stopped_by": (ended.rule or ended.stopped_by) if ended is not None else None,
         "planned": ended.planned if ended is not None else "",
         "first_step": attempt.first_step,
         "last_step": attempt.last_step,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.diagnosis.checkpoints import checkpoints
 from holdfast.diagnosis.goodput import lost_steps
 from holdfast.probe.holdfast_probe.redact import readable
+from holdfast.process.output_log import ESCAPES
 from holdfast.schema.json_text import UNSAFE
 
 if TYPE_CHECKING:
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import AttemptState, RunState
     from holdfast.schema.verdicts import Change
 
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f]")
 STOP_REASONS = {
+    "user": "stopped by you",
+    "terminate": "stopped by SIGTERM",
     "budget": "time budget used up",
     "supervisor gone": "supervisor was killed",
 }
@@ -29,16 +31,8 @@ BEST = re.compile(r"(?:.*[\\/])?best\.(?:pt|pth|ckpt)")
 def printable(text: str, max_length: int = 400) -> str:
     """Return one line without escape sequences, control characters or bidirectional overrides, cut at `max_length`."""
     text = readable(text[: 16 * max_length])  # do not search text that will be cut anyway
-    line = UNSAFE.sub("", _CONTROL.sub("", _ESCAPES.sub("", text))).replace("\n", " ").replace("\t", " ")
+    line = UNSAFE.sub("", _CONTROL.sub("", ESCAPES.sub("", text))).replace("\n", " ").replace("\t", " ")
     return line if len(line) <= max_length else line[: max_length - 1] + "…"
-
-
-def duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
 
 
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
@@ -72,12 +66,11 @@ def describe_exit(*, code: int | None, signal: str | None, stopped_by: str | Non
     """How an attempt ended, in a few words."""
     if planned:
         return "stopped by Holdfast, to resume in a new process"
-    if stopped_by in STOP_REASONS:
-        return STOP_REASONS[stopped_by]
-    how = signal or ("finished" if code == 0 else f"exit {code}" if code is not None else "exit not recorded")
-    if stopped_by in ("user", "terminate"):
-        return "stopped by you" if stopped_by == "user" else "stopped by SIGTERM"
-    return how if stopped_by is None else f"stopped by Holdfast because of {stopped_by}"
+    if stopped_by is not None:
+        return STOP_REASONS.get(stopped_by, f"stopped by Holdfast because of {stopped_by}")
+    if signal is not None:
+        return f"killed by {signal}"
+    return "finished" if code == 0 else f"exit code {code}" if code is not None else "exit not recorded"
 
 
 def describe_repeated_work(attempt: AttemptState, following: AttemptState | None) -> str:

@@ -35,7 +35,7 @@ the training process. Events marked `probe` are written by the probe inside that
                 checksum       probe     a checksum of this rank's weights, to compare with the other ranks
             epoch              probe     an epoch ended
             evaluation         probe     batches were fetched with gradients disabled
-            metrics            probe     metrics reported by an adapter: loss parts, mAP, fitness
+            metrics            probe     metrics reported by a framework: loss parts, mAP, fitness
             saved              probe     torch.save was called, and whether the saved weights equal the live ones
             snapshot           probe     the complete training state is on disk, and how long the training waited
             snapshot-failed    probe     a snapshot could not be written, and why; the previous one is kept
@@ -76,11 +76,12 @@ from typing import Literal, Union
 
 import msgspec
 
+from holdfast.probe.holdfast_probe import protocol
 from holdfast.schema import json_text
 from holdfast.schema.numbers import Count, Moment, Pid, Seconds, Whole
 from holdfast.schema.verdicts import Change, Decision, Finding, Proof
 
-SCHEMA = 1
+SCHEMA = protocol.SCHEMA
 """Version of the journal format. It changes only if an old reader would misread a new journal, not for new fields."""
 
 
@@ -126,8 +127,10 @@ class ProbeAttached(Event, frozen=True, kw_only=True, tag="probe-attached"):
 
 
 class Coverage(Event, frozen=True, kw_only=True, tag="coverage"):
-    kinds: dict[str, str]
-    """Kind of evidence -> "seen", or "not seen: " followed by the reason."""
+    seen: dict[str, str] = {}
+    """Kind of evidence -> a remark, usually empty. A framework that the probe follows is a kind too."""
+    missing: dict[str, str] = {}
+    """Kind of evidence -> why it is not seen."""
     step_source: str
     """What counts as a step: "optimizer", "backward", "optimizer in backward" or "none"."""
     optimizers: list[str] = []
@@ -155,7 +158,7 @@ class Step(Event, frozen=True, kw_only=True, tag="step"):
     loss: float | str | None = None
     """Mean of the losses in this step. JSON has no NaN, so "nan", "inf" and "-inf" are written as strings."""
     parts: dict[str, float | str] | None = None
-    """Loss components, if an adapter knows them."""
+    """Loss components, if a framework knows them."""
     backwards: Count = 1
     """Number of outermost backward calls since the previous step: the observed gradient accumulation."""
     grad_norm: float | str | None = None
@@ -167,7 +170,7 @@ class Step(Event, frozen=True, kw_only=True, tag="step"):
     """Steps of the other optimizers since the last step of the primary one: name -> count."""
     other_losses: dict[str, float | str] | None = None
     instances: Count | None = None
-    """Number of labelled objects in the batches of this step, if an adapter knows it."""
+    """Number of labelled objects in the batches of this step, if a framework knows it."""
 
 
 class Steps(Event, frozen=True, kw_only=True, tag="steps"):
@@ -205,9 +208,9 @@ class Epoch(Event, frozen=True, kw_only=True, tag="epoch"):
     seconds: Seconds
     batches: Count
     planned: Count | None = None
-    """Total number of planned epochs, if an adapter knows it."""
+    """Total number of planned epochs, if a framework knows it."""
     source: str
-    """"loader" or the name of an adapter."""
+    """"loader" or the name of a framework."""
 
 
 class Loader(Event, frozen=True, kw_only=True, tag="loader"):
@@ -427,9 +430,15 @@ class Replayed(Event, frozen=True, kw_only=True, tag="replayed"):
     """The first step whose loss was not bitwise identical."""
 
 
+NoteCode = Literal["", "optimizer-handover", "events-lost", "stopped-early"]
+
+
 class ProbeNote(Event, frozen=True, kw_only=True, tag="probe-note"):
     what: str
     detail: str = ""
+    code: NoteCode = ""
+    """What rules read. optimizer-handover: another optimizer became the primary one. events-lost: the probe can write to
+    the disk again. stopped-early: the trainer ended before its last epoch on purpose."""
 
 
 class ProcessExiting(Event, frozen=True, kw_only=True, tag="process-exiting"):
@@ -472,7 +481,7 @@ class RunContinued(Event, frozen=True, kw_only=True, tag="run-continued"):
 
 class Resume(msgspec.Struct, frozen=True, omit_defaults=True):
     how: str
-    """One of "snapshot", "ultralytics", "command", "environment" and "start over"."""
+    """One of "snapshot", "framework", "command", "environment" and "start over"."""
     checkpoint: str | None = None
     step: Count = 0
     why: str = ""
@@ -523,13 +532,12 @@ class Continued(Event, frozen=True, kw_only=True, tag="continued"):
     """How long the run was suspended."""
 
 
-NO_FURTHER_ATTEMPT = "no further attempt"
-
-
 class Signalled(Event, frozen=True, kw_only=True, tag="signalled"):
     signal: str
     action: str
     """What the supervisor did with the signal."""
+    ends_run: bool = False
+    """It came between two attempts: no further attempt follows."""
 
 
 class NoProgress(Event, frozen=True, kw_only=True, tag="no-progress"):
@@ -561,6 +569,7 @@ class SupervisorNote(Event, frozen=True, kw_only=True, tag="supervisor-note"):
 
     what: str
     detail: str = ""
+    code: Literal["", "kept-awake", "not-kept-awake"] = ""
 
 
 class FindingMade(Event, frozen=True, kw_only=True, tag="finding-made"):
@@ -572,6 +581,11 @@ class Evidence(msgspec.Struct, frozen=True):
     text: str
 
 
+StopCause = Literal["user", "terminate", "budget", "planned restart", "supervisor gone", "rule"]
+INTERRUPTIONS: tuple[StopCause, ...] = ("user", "terminate", "budget")
+"""What stops a run that could have continued."""
+
+
 class AttemptEnded(Event, frozen=True, kw_only=True, tag="attempt-ended"):
     attempt: Count
     code: Whole | None
@@ -579,8 +593,10 @@ class AttemptEnded(Event, frozen=True, kw_only=True, tag="attempt-ended"):
     first_step: Count | None = None
     last_step: Count = 0
     seconds: Seconds = 0.0
-    stopped_by: str | None = None
-    """What stopped it: "user", "terminate", "budget", "supervisor gone" or a rule id; None if it exited on its own."""
+    stopped_by: StopCause | None = None
+    """None if it exited on its own."""
+    rule: str = ""
+    """The rule that stopped it, if `stopped_by` is "rule"."""
     planned: str = ""
     """Why it was stopped on purpose after a snapshot, to continue from there in a new process; empty otherwise."""
     evidence: list[Evidence] = []

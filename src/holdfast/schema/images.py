@@ -1,4 +1,4 @@
-"""The scan of a YOLO dataset: one small frozen record for each image and its label file."""
+"""The scan of a dataset: one small frozen record for each image and its label file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Problem = Literal[
     "too-slow",
 ]
 """Why an image cannot be used for training. `refused`: permission denied; `too-small`: under 10 pixels, which
-Ultralytics skips; `too-many-pixels`: more than Pillow, and therefore Ultralytics, opens."""
+training skips; `too-many-pixels`: more than Pillow opens."""
 
 Oddity = Literal["extension", "cmyk", "16-bit", "tail", "not-decoded", "not-scanned"]
 """`extension`: the file extension does not match the format; `tail`: a JPEG with data after its end marker;
@@ -41,7 +41,7 @@ LineFault = Literal[
     "duplicate",
 ]
 """What is wrong with a line of a label file. `mixed`: boxes and polygons in one file; `outside`: outside the image by
-more than Ultralytics tolerates; `sticks-out`: only an edge is outside, which is clipped; `degenerate`: no area."""
+more than training tolerates; `sticks-out`: only an edge is outside, which is clipped; `degenerate`: no area."""
 
 
 class LineNote(msgspec.Struct, frozen=True, gc=False, array_like=True):

@@ -17,6 +17,11 @@ def read_page(module: ModuleType) -> str:
     return module.__doc__ or _get_docstring(_parse_source(module), clean=False)
 
 
+def to_id(module: ModuleType) -> str:
+    """Return the id of a rule or a check: the name of its module in kebab case."""
+    return module.__name__.rpartition(".")[2].replace("_", "-")
+
+
 def read_help(function: Callable[..., object]) -> str:
     """Return the docstring of a function without its indentation."""
     if function.__doc__:

@@ -1,8 +1,7 @@
 """What the user asked for: a frozen plan, saved next to the journal.
 
-A command line is a plan with only a command. A plan file may let Holdfast build the command (`trainer =
-"ultralytics"`), divide the run into stages, set a budget, and state which settings may be changed if a change is
-needed.
+A command line is a plan with only a command. A plan file may name a framework (`trainer`) and let Holdfast build the
+command, divide the run into stages, set a budget, and state which settings may be changed if a change is needed.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast import frameworks
 from holdfast.probe.holdfast_probe.redact import Redactor
 from holdfast.schema.errors import PlanInvalid
 
@@ -51,12 +51,12 @@ class HangSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Validation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Validation options that Ultralytics does not offer as settings."""
+    """Validation options that frameworks do not offer as settings."""
 
     every: int = 1
     """Validate every this many epochs. The last epoch is always validated."""
     batch: int | None = None
-    """Images per validation batch; None uses the default of Ultralytics."""
+    """Images per validation batch; None uses the default of the framework."""
     max_det: int | None = None
     """Maximum number of boxes per image during validation."""
     best_by: Literal["fitness", "mAP50", "F1", "F2"] = "fitness"
@@ -138,17 +138,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     command: list[str] = []
     cwd: str
     name: str | None = None
-    trainer: Literal["command", "ultralytics"] = "command"
+    trainer: str = frameworks.COMMAND
+    """The name of a framework, or `command`."""
     python: str | None = None
-    """The interpreter with Ultralytics installed; None: the one next to `yolo` on the PATH."""
+    """The interpreter with the framework installed; None: that of the framework's command on the PATH."""
     settings: dict[str, Any] = {}
-    """Ultralytics settings for all stages."""
+    """Settings of the framework for all stages."""
     flags: dict[str, str] = {}
     """For trainer `command`: the command's own flag for a setting that a remedy may change, e.g. batch = "--bs"."""
     validation: Validation = Validation()
     clear_cache: ClearCache = ClearCache()
     assigner: Literal["device", "cpu"] = "device"
-    """Where Ultralytics assigns boxes to predictions."""
+    """Where a detector assigns boxes to predictions."""
     stages: list[Stage] = []
     budget: Budget = Budget()
     policy: Policy = Policy()
@@ -178,8 +179,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     hang: HangSettings = HangSettings()
 
     def __post_init__(self) -> None:
+        if self.trainer not in (known := (frameworks.COMMAND, *frameworks.names())):
+            raise PlanInvalid(f"trainer {self.trainer!r} is unknown.", next_step=f"use one of {', '.join(known)}")
         if (
-            self.trainer == "command"
+            self.trainer == frameworks.COMMAND
             and not self.command
             and not all(stage.command for stage in self.stages or [Stage()])
         ):

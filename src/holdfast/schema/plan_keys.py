@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from holdfast import frameworks
 from holdfast.schema.plan import MAX_ATTEMPTS, MAX_HOURS, MAX_SECONDS
 from holdfast.schema.values import Kind, Value
 
 METRICS = ("mAP50-95", "mAP50", "precision", "recall", "F1", "F2", "fitness")
 _TEXT: tuple[Kind, ...] = ("text",)
 _BOOL: tuple[Kind, ...] = ("bool",)
+_DEFAULT = frameworks.default()
+_BUILT = ", ".join(f"`{framework.name}`" for framework in frameworks.all_frameworks() if framework.builds_command)
+_DETECTORS = " or ".join(framework.title for framework in frameworks.all_frameworks() if framework.is_detector)
+"""The titles of frameworks, for keys that only they support."""
 
 
 class Key(NamedTuple):
@@ -37,9 +42,10 @@ TOP = Table(
     (
         Key(
             "trainer",
-            Value(("text",), "ultralytics", choices=("command", "ultralytics")),
-            "What Holdfast starts: `ultralytics`, or your own `command`. If omitted, it is `command` if the plan has a command.",
-            'trainer = "ultralytics"',
+            Value(_TEXT, _DEFAULT.name, choices=(frameworks.COMMAND, *frameworks.names())),
+            f"What Holdfast starts: {_BUILT}, or your own `command`. Default: `command` if the plan has a "
+            f"`command` key, otherwise `{_DEFAULT.name}`.",
+            f'trainer = "{_DEFAULT.name}"',
         ),
         Key(
             "command",
@@ -64,21 +70,21 @@ TOP = Table(
         Key(
             "python",
             Value(_TEXT),
-            "The Python interpreter in whose environment Ultralytics is installed. Default: the interpreter of the `yolo` command "
-            "on the PATH, or Holdfast's own interpreter if there is none.",
+            "The Python interpreter in whose environment the framework is installed. Default: the interpreter of the framework's "
+            "command on the PATH, or Holdfast's own interpreter if there is none.",
             'python = ".venv/bin/python"',
         ),
         Key(
             "assigner",
             Value(_TEXT, "device", choices=("device", "cpu")),
-            "Where Ultralytics runs its assigner, which matches labeled boxes with predictions; `cpu` avoids a kernel that fails "
+            f"Where {_DETECTORS} runs its assigner, which matches labeled boxes with predictions; `cpu` avoids a kernel that fails "
             "on some Macs.",
             'assigner = "cpu"',
         ),
         Key(
             "on_finding",
             Value(_TEXT, "act", choices=("act", "warn")),
-            "What to do about a fatal finding, such as a loss that stays zero: `act` stops the training, applies a remedy if one "
+            "What to do about a fatal finding, such as a loss that stays zero: `act` stops training, applies a remedy if one "
             "is known, and resumes; `warn` only reports it. With `warn`, no setting is changed after a crash either.",
             'on_finding = "warn"',
         ),
@@ -116,8 +122,8 @@ TOP = Table(
         Key(
             "backoff_s",
             Value(("number",), 2.0, least=0, most=MAX_SECONDS),
-            "Seconds to wait before the second attempt. The wait doubles with each further attempt, up to a minute, unless there "
-            "was progress. There is no wait before an attempt with a changed setting.",
+            "Seconds to wait before the second attempt. The wait doubles with each further attempt, up to one minute. After an "
+            "attempt that made progress, it is `backoff_s` again. There is no wait before an attempt with a changed setting.",
             "backoff_s = 5",
         ),
         Key(
@@ -161,7 +167,7 @@ STAGE = Table(
         Key(
             "settings",
             Value(("table",), {}),
-            "Ultralytics settings for this stage. They override those in `[settings]`.",
+            "Settings of the framework for this stage. They override those in `[settings]`.",
             "settings = { imgsz = 640, epochs = 20 }",
         ),
         Key(
@@ -174,7 +180,7 @@ STAGE = Table(
         Key(
             "gate",
             Value(("table",), {}),
-            "The result that the stage must reach, see `[stages.gate]`.",
+            "The result that the stage must reach. See `[stages.gate]`.",
             "gate = { at_least = 0.3 }",
         ),
         Key(
@@ -213,16 +219,18 @@ GATE = Table(
 TABLES = (
     Table(
         "settings",
-        "[Ultralytics settings](https://docs.ultralytics.com/usage/cfg) for all stages, by their Ultralytics names. For trainer "
-        "`ultralytics`, `model` and `data` are required.",
+        "Settings of the framework for all stages, by the names that the framework uses."
+        + "".join(
+            f" {framework.settings_help}" for framework in frameworks.all_frameworks() if framework.settings_help
+        ),
         None,
-        'model = "yolo11n.yaml"\ndata = "data.yaml"\nepochs = 50\nimgsz = 416\nbatch = 8\ndevice = "auto"',
+        _DEFAULT.settings_example,
     ),
     STAGE,
     GATE,
     Table(
         "validation",
-        "Options for validation during training that Ultralytics does not offer as settings.",
+        f"Options for validation during training that {_DETECTORS} does not offer as settings.",
         (
             Key(
                 "every",
@@ -233,7 +241,7 @@ TABLES = (
             Key(
                 "batch",
                 Value(("whole",), least=1),
-                "Images per validation batch. Default: the Ultralytics default (for detection, twice the training batch).",
+                f"Images per validation batch. Default: the {_DETECTORS} default (for detection, twice the training batch).",
                 "batch = 4",
             ),
             Key(
@@ -245,13 +253,14 @@ TABLES = (
             Key(
                 "best_by",
                 Value(_TEXT, "fitness", choices=("fitness", "mAP50", "F1", "F2")),
-                "The metric that selects best.pt; `fitness` is the value that Ultralytics computes (mAP50-95).",
+                f"The metric that selects best.pt; `fitness` is the value that {_DETECTORS} computes (mAP50-95).",
                 'best_by = "F2"',
             ),
             Key(
                 "on_cpu",
                 Value(_TEXT, "auto", choices=("auto", "always", "never")),
-                "Whether to validate best.pt again on the CPU at the end; `auto`: if a problem was found that a faulty device can cause.",
+                "Whether to validate best.pt again on the CPU at the end. `auto` does this only if Holdfast found a "
+                "problem that a faulty device can cause.",
                 'on_cpu = "always"',
             ),
         ),

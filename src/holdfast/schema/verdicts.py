@@ -16,7 +16,8 @@ Confidence = Literal["proven", "likely", "possible"]
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The conclusion of a rule, with its evidence."""
 
-    rule: str
+    rule: str = ""
+    """Its id, set by the engine."""
     severity: Severity
     attempt: Count = 0
     step: Count | None = None
@@ -33,6 +34,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An earlier finding about the most recent steps that was no longer true at the end of the attempt. It is void."""
     corrupt_from: Count | None = None
     """The training state is corrupt from this step on. Anything saved before it is still good."""
+    data: dict[str, str] = {}
+    """Facts for decisions, as codes: `cause`, what the rule found to be the reason."""
 
 
 class Action(str, Enum):
@@ -58,10 +61,28 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Cost in accuracy or time; empty if there is none."""
 
 
+StopReason = Literal[
+    "not-ended",
+    "finished",
+    "user",
+    "terminate",
+    "budget",
+    "observe-only",
+    "would-fail-again",
+    "disk-full",
+    "mistake",
+    "no-attempt-left",
+    "no-progress",
+    "not-backed-up",
+]
+
+
 class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     action: Action
     attempt: Count
     why: str
+    stop_reason: StopReason | None = None
+    """Why the run is over, as a code."""
     cause: str | None = None
     wait_s: Seconds = 0.0
     changes: list[Change] = []

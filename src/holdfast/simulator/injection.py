@@ -158,7 +158,7 @@ class Faults:
         mismatch = namespace["mismatch"]
 
         def forward(assigner: Any, scores: Any, *rest: Any) -> Any:
-            requested = json.loads(os.environ.get("HOLDFAST_ULTRALYTICS", "{}")).get("assigner")
+            requested = json.loads(os.environ.get("HOLDFAST_OVERRIDES", "{}")).get("assigner")
             for at in _get_batches(self._config.get("assigner")):
                 if self._batch >= at and requested != "cpu" and self._mark_once(f"assigner-{at}"):
                     mismatch()

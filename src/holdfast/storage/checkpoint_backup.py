@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from holdfast.schema.events import BackedUpFile
+from holdfast.schema.units import size as format_size
 from holdfast.storage.integrity import is_truncated
 from holdfast.storage.reflink import clone
 from holdfast.storage.safe_files import make_folders, open_regular
@@ -122,11 +123,11 @@ class _Budget:
         free = shutil.disk_usage(folder).free
         if free - size < self._reserve:
             raise _NoSpaceError(
-                f"it needs {_format_size(size)}, but only {_format_size(free)} is free, of which {_format_size(self._reserve)} is reserved"
+                f"it needs {format_size(size)}, but only {format_size(free)} is free, of which {format_size(self._reserve)} is reserved"
             )
         if size > self._left:
             raise _NoSpaceError(
-                f"it needs {_format_size(size)}, but only {_format_size(self._left)} is left of the copy limit"
+                f"it needs {format_size(size)}, but only {format_size(self._left)} is left of the copy limit"
             )
         self._left -= size
 
@@ -305,7 +306,3 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def _format_size(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"

@@ -52,6 +52,14 @@ def is_truncated(path: str | os.PathLike[str]) -> bool:
         return target.suffix in _NEVER_ZERO and not any(head)
 
 
+def is_intact(path: Path) -> bool:
+    """Check whether a file can be resumed from, without loading it. A folder is accepted as it is."""
+    try:
+        return path.exists() and not is_truncated(path)
+    except Exception:  # noqa: BLE001 - the file may contain anything: one that cannot be read is skipped
+        return False
+
+
 def _find_files(folder: Path) -> list[Path]:
     """Return the regular files of a kind that can be checked. Symlinks to folders are not followed."""
     found: list[Path] = []

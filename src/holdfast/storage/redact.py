@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from holdfast.frameworks import all_frameworks
 from holdfast.probe.holdfast_probe import redact as shared
 from holdfast.probe.holdfast_probe.redact import MASK, readable
 from holdfast.probe.holdfast_probe.secret_names import names_a_secret
@@ -43,50 +44,17 @@ MAX_CANDIDATES = 10_000
 
 VOCABULARY = frozenset(
     (
-        *(
-            "event",
-            "rule",
-            "severity",
-            "confidence",
-            "cause",
-            "verdict",
-            "answer",
-            "action",
-            "gate",
-            "signal",
-            "stopped_by",
-        ),
-        *("how", "stream", "source", "step_source", "matches", "metric", "kinds", "tuning", "run", "name", "folder"),
-        *(
-            "python",
-            "torch",
-            "platform",
-            "holdfast",
-            "device",
-            "batch",
-            "value",
-            "optimizer",
-            "optimizers",
-            "scheduler",
-        ),
+        *("event", "rule", "severity", "confidence", "cause", "verdict", "answer", "action", "gate", "signal"),
+        *("stopped_by", "stop_reason", "code", "how", "stream", "source", "step_source", "matches", "metric", "seen"),
+        *("missing", "tuning", "run", "name", "folder", "python", "torch", "platform", "holdfast", "device"),
+        *("batch", "value", "optimizer", "optimizers", "scheduler"),
     )
 )
 """Fields with Holdfast's own words, a program version, or the name of a run or stage: they stay unchanged."""
 SENTENCES = frozenset(
     (
-        *(
-            "message",
-            "evidence",
-            "remedies",
-            "text",
-            "last_lines",
-            "detail",
-            "why",
-            "reason",
-            "gate_message",
-            "expects",
-        ),
-        *("planned", "left_out", "costs"),
+        *("message", "evidence", "remedies", "text", "last_lines", "detail", "why", "reason", "gate_message"),
+        *("expects", "planned", "left_out", "costs"),
     )
 )
 """Fields with text for people: here a secret that is an ordinary word is replaced too, if it is a separate word."""
@@ -101,7 +69,7 @@ NUMBERS = (events.Step, events.Steps, events.Memory, events.Sample, events.Check
 """Events that contain only numbers, under names chosen by Holdfast or the model. There may be a million of them."""
 
 _ALLOWED = re.compile(
-    r"(?:OMP|MKL|KMP|GOMP|OPENBLAS|VECLIB|NUMEXPR|PYTORCH|CUDNN|NCCL|GLOO|YOLO|MALLOC|HOLDFAST)_\w+|TORCH\w*"
+    r"(?:OMP|MKL|KMP|GOMP|OPENBLAS|VECLIB|NUMEXPR|PYTORCH|CUDNN|NCCL|GLOO|MALLOC|HOLDFAST)_\w+|TORCH\w*"
     r"|CUDA_VISIBLE_DEVICES|CUDA_LAUNCH_BLOCKING|CUDA_DEVICE_ORDER|CUDA_DEVICE_MAX_CONNECTIONS|CUBLAS_WORKSPACE_CONFIG"
     r"|NVIDIA_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|HSA_OVERRIDE_GFX_VERSION"
     r"|WORLD_SIZE|RANK|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|NODE_RANK|MASTER_ADDR|MASTER_PORT"
@@ -299,10 +267,11 @@ def restore_entries(entries: Iterable[Entry], redactor: Redactor) -> Iterator[En
 def allowed_environment(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that change how a training computes. All others are private."""
     redactor = Redactor()
+    prefixes = tuple(prefix for framework in all_frameworks() for prefix in framework.environment_prefixes)
     return {
         name: MASK if names_a_secret(name) else redactor.value(name, readable(env[name]))[:MAX_VALUE]
         for name in sorted(env)
-        if _ALLOWED.fullmatch(name)
+        if _ALLOWED.fullmatch(name) or name.startswith(prefixes)
     }
 
 

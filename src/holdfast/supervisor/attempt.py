@@ -45,7 +45,6 @@ DISK_FULL_BYTES = 1 << 20
 BUSY_CORES = 0.5
 """More CPU use than this without any other activity means a long native call, not a wait."""
 PROMPT_CHECK_S = 1.0
-PLANNED = "planned restart"
 MAX_DUMPS = 8
 """Stack dumps that one attempt writes to the journal; all of them are in its folder."""
 
@@ -93,7 +92,8 @@ class Attempt:
         self._next_journal_sample = self._began
         self._interrupts = 0
         self._interrupted_at: float | None = None
-        self._stopped_by: str | None = None
+        self._stopped_by: events.StopCause | None = None
+        self._stopping_rule = ""
         self._kill_at: float | None = None
         """When to stop a training that was suspended and was woken for a Ctrl-C."""
         self._planned = ""
@@ -183,7 +183,7 @@ class Attempt:
         result = self._graceful_stop.poll(now)
         if isinstance(result, StopNow):
             self._planned = result.planned
-            self._stop(result.by)
+            self._stop(result.by, result.rule)
         elif isinstance(result, GivenUp):
             self._note(
                 "no planned restart", f"no snapshot was taken within {RESTART_SNAPSHOT_S:.0f} s ({result.planned})"
@@ -194,10 +194,10 @@ class Attempt:
         if self._stopped_by is None and self._graceful_stop.may_restart(now):
             reason = find_restart_reason(self._recorder.state, self._plan)
             if reason is not None:
-                self._restart(PLANNED, reason)
+                self._restart("planned restart", reason)
 
-    def _restart(self, by: str, reason: str) -> None:
-        if self._graceful_stop.request_stop(by, self._monotonic(), RESTART_SNAPSHOT_S, reason):
+    def _restart(self, by: events.StopCause, reason: str, rule: str = "") -> None:
+        if self._graceful_stop.request_stop(by, self._monotonic(), RESTART_SNAPSHOT_S, reason, rule):
             self._note("restarting in a new process", reason)
 
     def _check_budget(self) -> None:
@@ -210,8 +210,9 @@ class Attempt:
             if not self._graceful_stop.request_stop("budget", self._monotonic(), RESTART_SNAPSHOT_S):
                 self._stop("budget")
 
-    def _stop(self, by: str) -> None:
-        self._stopped_by = self._stopped_by or by
+    def _stop(self, by: events.StopCause, rule: str = "") -> None:
+        if self._stopped_by is None:
+            self._stopped_by, self._stopping_rule = by, rule
         self._child.terminate(self._plan.grace_s)
 
     # --- observation -------------------------------------------------------------------------------------------------
@@ -246,6 +247,7 @@ class Attempt:
                 last_step=attempt.last_step,
                 seconds=self._monotonic() - self._began,
                 stopped_by=self._stopped_by,
+                rule=self._stopping_rule,
                 planned=self._planned,
             )
 
@@ -271,9 +273,9 @@ class Attempt:
         self._hint_resume_options()
         for finding in self._recorder.pop_new_findings():
             if ends_attempt(finding, self._plan):
-                self._stop(finding.rule)
+                self._stop("rule", finding.rule)
             elif self._graceful_stop.is_idle and worth_a_restart(finding, self._recorder.state, self._plan):
-                self._restart(finding.rule, finding.message)
+                self._restart("rule", finding.message, finding.rule)
             elif asks_for_snapshot(finding, self._plan) and self._graceful_stop.request_snapshot():
                 self._note("a snapshot was requested", finding.rule)
 
@@ -283,11 +285,11 @@ class Attempt:
         if (
             self._hint_given
             or not attempt.saves.are_saved_during_training(attempt.last_step)
-            or self._graceful_stop.takes_snapshots()
+            or attempt.takes_snapshots
             or self._plan.checkpoint is not None
             or self._plan.observe_only
             or self._plan.budget.attempts == 1
-            or attempt.adapter is not None
+            or attempt.framework is not None
         ):
             return
         self._hint_given = True
@@ -435,6 +437,7 @@ class Attempt:
             last_step=last_step,
             seconds=seconds,
             stopped_by=self._stopped_by,
+            rule=self._stopping_rule,
             planned=self._planned,
             evidence=evidence,
             last_lines=words if exited.code != 0 else words[-5:],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import holdfast.probe
+from holdfast.frameworks import COMMAND
 from holdfast.probe.holdfast_probe import protocol
 from holdfast.process.python_command import python_path
 
@@ -55,7 +56,7 @@ def environment(
             variables[protocol.FALLBACK] = resume.fallback
     overrides = overrides_for(plan)
     if overrides and not plan.observe_only:
-        variables[protocol.ULTRALYTICS] = json.dumps(overrides)
+        variables[protocol.OVERRIDES] = json.dumps(overrides)
     # A supervisor inside a supervised run must not pass on the variables or the path of the outer supervisor.
     inherited = {name: value for name, value in base.items() if not name.startswith("HOLDFAST_")}
     path = python_path({**base, **plan.environment}, str(PROBE_FOLDER))
@@ -63,10 +64,10 @@ def environment(
 
 
 def overrides_for(plan: Plan) -> dict[str, Any]:
-    """Return how an Ultralytics training must deviate from its command. Values that would not change anything are left out."""
+    """Return how a training must deviate from its command. Values that would not change anything are left out."""
     values = msgspec.to_builtins(plan)
-    # With trainer "ultralytics", the command that Holdfast builds already contains the plan's settings.
-    own = plan.settings if plan.trainer == "command" else {}
+    # A command that Holdfast builds already contains the plan's settings.
+    own = plan.settings if plan.trainer == COMMAND else {}
     settings = {**own, **plan.overrides}
     if settings.get("device") in ("auto", ""):
         settings.pop("device", None)

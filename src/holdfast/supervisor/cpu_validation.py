@@ -16,10 +16,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.diagnosis.stages import result_of
+from holdfast.frameworks import by_name
 from holdfast.process.python_command import program
 from holdfast.remedies.policy import suspects_device
 from holdfast.schema import events
+from holdfast.schema.devices import hide_accelerators
 from holdfast.storage.safe_files import open_regular
 from holdfast.supervisor.child_env import PROBE_FOLDER
 
@@ -37,7 +38,7 @@ REPLY_PREFIX = "holdfast: "
 OUTPUT_FILE = "output"
 PROGRAM = (
     "import os, runpy, sys; sys.path.insert(0, sys.argv[2]); sys.path.append(os.getcwd()); "
-    "runpy.run_module('holdfast_probe.validate_on_cpu', run_name='__main__')"
+    "runpy.run_module(sys.argv[3], run_name='__main__')"
 )
 """The working folder is last on the path: a checkpoint may need classes from its modules, but they must not shadow others."""
 
@@ -46,24 +47,25 @@ def make_validation(state: RunState, plan: Plan) -> Validation | None:
     """Return the validation to run, or None if none is needed."""
     attempt = state.attempt
     setting = plan.validation.on_cpu
-    if attempt.adapter != "ultralytics" or attempt.attached is None or setting == "never" or plan.observe_only:
+    if attempt.attached is None or setting == "never" or plan.observe_only:
         return None
     if setting == "auto" and not suspects_device(state):
         return None
-    best = result_of(state, "mAP50").best
-    if best is None or not attempt.settings.get("data"):
+    request = by_name(attempt.framework).validation_request(state)
+    if request is None:
         return None
     why = "the plan asks for it" if setting == "always" else "the results of the device are suspect"
-    return Validation(attempt.attached.executable, attempt.settings, best, plan.cwd, why)
+    return Validation(attempt.attached.executable, *request, plan.cwd, why)
 
 
 class Validation:
     """A process that validates best.pt. As a context manager, it terminates the process on exit."""
 
-    def __init__(self, executable: str, settings: dict[str, Any], best: str, cwd: str, why: str) -> None:
+    def __init__(self, executable: str, module: str, request: dict[str, Any], cwd: str, why: str) -> None:
         self.why = why
         self._executable = executable
-        self._request = {"model": best, **{name: settings.get(name) for name in ("data", "imgsz", "task")}}
+        self._module = module
+        self._request = request
         self._cwd = cwd
         self._folder = tempfile.TemporaryDirectory(prefix="holdfast-validation-")
         self._process: subprocess.Popen[bytes] | None = None
@@ -75,9 +77,9 @@ class Validation:
         request = json.dumps({**self._request, "folder": folder})
         try:
             self._process = subprocess.Popen(
-                program([self._executable], PROGRAM, request, str(PROBE_FOLDER)),
+                program([self._executable], PROGRAM, request, str(PROBE_FOLDER), self._module),
                 cwd=self._cwd,
-                env={**environment, "CUDA_VISIBLE_DEVICES": ""},
+                env={**environment, **hide_accelerators()},
                 stdin=subprocess.DEVNULL,
                 stdout=(Path(folder) / OUTPUT_FILE).open("wb"),
                 stderr=subprocess.DEVNULL,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.diagnosis.run_state import RunState
+    from holdfast.schema.events import StopCause
     from holdfast.storage.folder import RunFolder
 
 LAST_SNAPSHOT_S = 10.0
@@ -28,19 +29,21 @@ RESTART_RETRY_S = 600.0
 class PendingStop:
     """The attempt stops as soon as a snapshot is on disk."""
 
-    by: str
+    by: StopCause
     deadline: float
     snapshots_before: int
-    planned: str = ""
+    planned: str
     """Why the training is to be restarted in a new process. If set, the attempt does not stop without a snapshot."""
+    rule: str
 
 
 @dataclass(frozen=True)
 class StopNow:
     """The wait is over: stop the attempt."""
 
-    by: str
+    by: StopCause
     planned: str
+    rule: str
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class GracefulStop:
     def is_idle(self) -> bool:
         return self._pending is None
 
-    def is_stopping_for(self, by: str) -> bool:
+    def is_stopping_for(self, by: StopCause) -> bool:
         return self._pending is not None and self._pending.by == by
 
     @property
@@ -72,13 +75,9 @@ class GracefulStop:
     def may_restart(self, now: float) -> bool:
         return self._pending is None and now >= self._next_restart
 
-    def takes_snapshots(self) -> bool:
-        coverage = self._state().attempt.coverage
-        return coverage is not None and coverage.kinds.get("snapshots", "").startswith("seen")
-
     def request_snapshot(self) -> bool:
         """Request a snapshot. Return False if the training takes none or it cannot be requested."""
-        if not self.takes_snapshots():
+        if not self._state().attempt.takes_snapshots:
             return False
         try:
             if not self._run.exists_unchanged():
@@ -88,12 +87,12 @@ class GracefulStop:
             return False
         return True
 
-    def request_stop(self, by: str, now: float, within_s: float, planned: str = "") -> bool:
+    def request_stop(self, by: StopCause, now: float, within_s: float, planned: str = "", rule: str = "") -> bool:
         """Request a snapshot, and stop the attempt once it is on disk. Return False if the training takes none."""
         snapshots_before = self._state().attempt.snapshots.count
         if not self.request_snapshot():
             return False
-        self._pending = PendingStop(by, now + within_s, snapshots_before, planned)
+        self._pending = PendingStop(by, now + within_s, snapshots_before, planned, rule)
         return True
 
     def poll(self, now: float) -> StopNow | GivenUp | None:
@@ -102,11 +101,11 @@ class GracefulStop:
         if pending is None:
             return None
         if self._state().attempt.snapshots.count > pending.snapshots_before:
-            return StopNow(pending.by, pending.planned)
+            return StopNow(pending.by, pending.planned, pending.rule)
         if now < pending.deadline:
             return None
         if not pending.planned:
-            return StopNow(pending.by, "")
+            return StopNow(pending.by, "", pending.rule)
         self._pending = None
         self._next_restart = now + RESTART_RETRY_S
         return GivenUp(pending.planned)

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.checkpoints import is_plain_loop
+from holdfast.frameworks import by_name
 from holdfast.schema.events import Resume
-from holdfast.storage.integrity import is_truncated
+from holdfast.storage.integrity import is_intact
 from holdfast.storage.safe_files import exists
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from holdfast.diagnosis.run_state import AttemptState, RunState
     from holdfast.schema.events import Saved, Snapshot
     from holdfast.schema.plan import Plan
@@ -25,7 +24,6 @@ UNKNOWN_COMMAND = (
     """specify it with --checkpoint 'GLOB' --resume-with "--resume {checkpoint}" """
 ).strip()
 PLAIN_LOOP = f"{UNKNOWN_COMMAND}; or wrap the loop in holdfast.guard to resume at the exact batch (docs/guard.md)"
-NO_LAST_PT = "it crashed before its first snapshot and before Ultralytics saved a last.pt"
 NO_STEP = "it had not completed a step"
 MAX_MATCHES = 10_000
 """Files that a --checkpoint pattern may match."""
@@ -46,14 +44,14 @@ def find_resume_point(state: RunState, plan: Plan, before: int | None = None) ->
 
 def _choose(state: RunState, plan: Plan, before: int | None) -> Resume:
     snapshot = _find_newest_snapshot(state, before)
-    uses_ultralytics = any(attempt.adapter == "ultralytics" for attempt in state.attempts)
+    own = by_name(state.framework).find_resume_point(state, before)
     if snapshot is not None:
-        fallback = _from_ultralytics(state, before).checkpoint if uses_ultralytics else None
+        fallback = own.checkpoint if own is not None else None
         return Resume(how="snapshot", checkpoint=snapshot.path, step=snapshot.step, fallback=fallback)
     if plan.checkpoint is not None:
         return _from_glob(state, plan, before)
-    if uses_ultralytics:
-        return _from_ultralytics(state, before)
+    if own is not None:
+        return own
     if state.attempt.torch is not None and not any(attempt.steps for attempt in state.attempts):
         return Resume(how="start over", why=NO_STEP)
     return Resume(how="start over", why=PLAIN_LOOP if is_plain_loop(state) else UNKNOWN_COMMAND)
@@ -119,35 +117,13 @@ def _from_glob(state: RunState, plan: Plan, before: int | None) -> Resume:
     files = [path for path in _match_checkpoints(plan) if _modified_at(path) >= since]
     files.sort(key=_modified_at, reverse=True)
     for path in files:
-        if _is_intact(path) and (before is None or 0 < _find_step(state, plan, path) < before):
+        if is_intact(path) and (before is None or 0 < _find_step(state, plan, path) < before):
             how = "command" if plan.resume_with else "environment"
             return Resume(
                 how=how, checkpoint=str(path), step=_find_step(state, plan, path), why=_describe_skipped(files, path)
             )
     why = "every checkpoint is incomplete or corrupt" if files else f"no file of this run matches {plan.checkpoint}"
     return Resume(how="start over", why=why)
-
-
-def _from_ultralytics(state: RunState, before: int | None) -> Resume:
-    """Resume from last.pt if it is intact, else from its newest intact backup."""
-    candidates = [found for found in _ultralytics_candidates(state) if before is None or found[1] < before]
-    for path, step in candidates:
-        if _is_intact(path):
-            why = "" if path == candidates[0][0] else f"{candidates[0][0]} is missing, incomplete or corrupt"
-            return Resume(how="ultralytics", checkpoint=str(path), step=step, why=why)
-    why = "last.pt is incomplete or corrupt" if candidates else NO_LAST_PT
-    return Resume(how="start over", why=why)
-
-
-def _ultralytics_candidates(state: RunState) -> Iterator[tuple[Path, int]]:
-    for attempt in reversed(state.attempts):
-        for path, saved in reversed(attempt.saves.by_path.items()):
-            if Path(path).name == "last.pt":
-                yield Path(path), saved.step
-    for attempt in reversed(state.attempts):
-        for kept in attempt.backed_up.files if attempt.backed_up is not None else []:
-            if Path(kept.path).name == "last.pt":
-                yield Path(kept.kept), kept.step
 
 
 def _match_checkpoints(plan: Plan) -> list[Path]:
@@ -170,14 +146,6 @@ def _describe_skipped(files: list[Path], chosen: Path) -> str:
     return (
         f"skipped checkpoints that cannot be used to resume: {len(skipped)} (newest: {skipped[0]})" if skipped else ""
     )
-
-
-def _is_intact(path: Path) -> bool:
-    """Check whether a file can be resumed from, without loading it. A folder is accepted as it is."""
-    try:
-        return path.exists() and not is_truncated(path)
-    except Exception:  # noqa: BLE001 - the file may contain anything: one that cannot be read is skipped
-        return False
 
 
 def _resolve(path: Path) -> Path | None:

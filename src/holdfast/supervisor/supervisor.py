@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
     from holdfast.diagnosis.run_state import AttemptState
     from holdfast.machine import Machine
+    from holdfast.machine.base import AwakeResult
     from holdfast.remedies import Remedy
     from holdfast.schema.plan import Plan
     from holdfast.storage.folder import AttemptFolder, RunFolder
@@ -238,10 +239,15 @@ class Supervisor:
 
     def run_attempts(self, first: events.Resume | None, *, finished: bool = False) -> Verdict:
         try:
-            with Terminal() as terminal, self._keep_awake() as note:
-                if note:
+            with Terminal() as terminal, self._keep_awake() as awake:
+                if awake is not None:
                     self._recorder.record(
-                        events.SupervisorNote(at=self._deps.clock(), what="keeping awake", detail=note)
+                        events.SupervisorNote(
+                            at=self._deps.clock(),
+                            what="keeping awake",
+                            detail=awake.message,
+                            code="kept-awake" if awake.kept else "not-kept-awake",
+                        )
                     )
                 self._run_safely("cleaning up old heartbeats", lambda: settle_stale(pid_space()), None)
                 resume, changes = first, list[Change]()
@@ -265,7 +271,7 @@ class Supervisor:
             if self._notifier is not None:
                 self._notifier.close()
 
-    def _keep_awake(self) -> contextlib.AbstractContextManager[str | None]:
+    def _keep_awake(self) -> contextlib.AbstractContextManager[AwakeResult | None]:
         return self._deps.machine.keep_awake() if self._plan.keep_awake else contextlib.nullcontext()
 
     def _decide(self) -> tuple[Decision, events.Resume]:
@@ -486,7 +492,9 @@ class Supervisor:
 
     def _record_stop_signal(self, notice: process_events.ProcessEvent) -> str:
         signal = "SIGINT" if isinstance(notice, process_events.Interrupt) else "SIGTERM"
-        self._recorder.record(events.Signalled(at=self._deps.clock(), signal=signal, action=events.NO_FURTHER_ATTEMPT))
+        self._recorder.record(
+            events.Signalled(at=self._deps.clock(), signal=signal, action="no further attempt", ends_run=True)
+        )
         return signal
 
     def _wait_before_next(self, decision: Decision, terminal: Terminal) -> bool:

@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.probe.holdfast_probe import protocol, verify_checkpoint
 from holdfast.process.python_command import program
+from holdfast.schema.devices import hide_accelerators
 from holdfast.schema.events import AttemptEnded, Epoch, ProcessExiting, Reloaded
 from holdfast.supervisor.resume_point import saved_files
 
@@ -90,7 +91,7 @@ class Reader:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             self._process = subprocess.Popen(
                 program([executable], SOURCE.read_text()),
-                env={**environment, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
+                env={**environment, **hide_accelerators(), "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

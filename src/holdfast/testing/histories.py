@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.schema import events
+from holdfast.schema.units import GIB
 from holdfast.storage.journal import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-GIB = 1 << 30
 
 
 def started(
@@ -82,7 +81,8 @@ def ended(
     last_step: int = 10,
     words: Iterable[str] = (),
     evidence: Iterable[tuple[str, str]] = (),
-    stopped_by: str | None = None,
+    stopped_by: events.StopCause | None = None,
+    rule: str = "",
 ) -> list[events.AnyEvent]:
     return [
         events.AttemptEnded(
@@ -93,7 +93,8 @@ def ended(
             first_step=1 if last_step else None,
             last_step=last_step,
             seconds=98.0,
-            stopped_by=stopped_by,
+            stopped_by="rule" if rule else stopped_by,
+            rule=rule,
             last_lines=list(words),
             evidence=[events.Evidence(source, text) for source, text in evidence],
         )

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.schema import events
-from holdfast.testing.histories import GIB, started, trains
+from holdfast.schema.devices import parse_device
+from holdfast.schema.units import GIB
+from holdfast.testing.histories import started, trains
+from holdfast.testing.series import FRAMEWORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -57,17 +60,13 @@ def memory_history(
             history.append(epoch(last // epoch_of, now, epoch_of / steps * every, step=last, planned=planned))
         on_device = _value_at(driver, part) if driver is not None else 0.0
         if driver is not None:
-            history.append(
-                events.Memory(
-                    at=now,
-                    step=last,
-                    device=device,
-                    driver=int(on_device * GIB),
-                    allocated=int(_value_at(allocated, part) * GIB),
-                    limit=int(device_limit * GIB) if device_limit is not None else None,
-                )
-            )
-        used = _value_at(rss, part) + _value_at(others, part) + (on_device if device.startswith("mps") else 0.0)
+            sizes = on_device, _value_at(allocated, part), device_limit
+            history.append(_device_memory(now, last, device, *sizes))
+        used = (
+            _value_at(rss, part)
+            + _value_at(others, part)
+            + (on_device if parse_device(device).kind.shares_memory else 0.0)
+        )
         history.append(
             events.Sample(
                 at=now,
@@ -81,11 +80,20 @@ def memory_history(
     return history
 
 
+def _device_memory(
+    now: float, step: int, device: str, driver: float, allocated: float, limit: float | None
+) -> events.Memory:
+    in_bytes = [None if size is None else int(size * GIB) for size in (driver, allocated, limit)]
+    return events.Memory(
+        at=now, step=step, device=device, driver=in_bytes[0] or 0, allocated=in_bytes[1] or 0, limit=in_bytes[2]
+    )
+
+
 def epoch(
     number: int, now: float, seconds: float, *, step: int = 0, planned: int | None = None, batches: int = 0
 ) -> events.Epoch:
     return events.Epoch(
-        at=now, epoch=number, step=step, seconds=seconds, batches=batches, planned=planned, source="ultralytics"
+        at=now, epoch=number, step=step, seconds=seconds, batches=batches, planned=planned, source=FRAMEWORK
     )
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast import frameworks
 from holdfast.schema import events
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+FRAMEWORK = frameworks.names()[0]
+"""The framework of cases that need one."""
 
 
 def steps(
@@ -58,7 +62,7 @@ def parts(
 
 
 def validations(
-    *, first: int = 1, every: int = 100, source: str = "ultralytics", **columns: Sequence[float]
+    *, first: int = 1, every: int = 100, source: str = FRAMEWORK, **columns: Sequence[float]
 ) -> list[events.AnyEvent]:
     """Make one validation per epoch. In a column name, `__` stands for `/`: `val__cls_loss`."""
     lengths = {len(column) for column in columns.values()}
@@ -78,7 +82,7 @@ def validations(
 def final(step: int = 1000, **values: float) -> list[events.AnyEvent]:
     """Make the final validation of the best checkpoint."""
     metrics: dict[str, float | str] = {name.replace("__", "/"): value for name, value in values.items()}
-    return [events.Metrics(at=500.0, step=step, values=metrics, source="ultralytics, best.pt at the end")]
+    return [events.Metrics(at=500.0, step=step, values=metrics, source=f"{FRAMEWORK}, best.pt at the end")]
 
 
 def epoch(number: int, *, step: int, planned: int | None = None, source: str = "loader") -> list[events.AnyEvent]:
@@ -91,8 +95,8 @@ def schedule(name: str, *, step: int, planned: int | None, done: int) -> list[ev
     return [events.Schedule(at=float(step), step=step, scheduler=name, planned=planned, done=done)]
 
 
-def note(what: str, detail: str = "") -> list[events.AnyEvent]:
-    return [events.ProbeNote(at=1.0, what=what, detail=detail)]
+def note(code: events.NoteCode, detail: str = "") -> list[events.AnyEvent]:
+    return [events.ProbeNote(at=1.0, what="a note", detail=detail, code=code)]
 
 
 def moved(count: int, *, of: int = 10, step: int = 1) -> list[events.AnyEvent]:

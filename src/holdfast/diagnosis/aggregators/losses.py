@@ -30,12 +30,12 @@ class Losses:
     def __init__(self) -> None:
         self.whole = Series()
         self.parts: dict[str, Series] = {}
-        """Loss components by name, if an adapter knows them."""
+        """Loss components by name, if a framework knows them."""
         self.labelled_zeros_at_first: dict[str, int] = {}
         """For each component, the number of steps at which it was exactly zero before its first nonzero value. Steps whose
         batch is known to contain no object do not count: a component may correctly be zero there."""
         self.objects: int | None = None
-        """Number of labelled objects so far, if an adapter counts them."""
+        """Number of labelled objects so far, if a framework counts them."""
         self.early: list[float] = []
         """The first finite losses."""
         self.recent: deque[Recent] = deque(maxlen=RECENT)

@@ -6,6 +6,8 @@ from collections import deque
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.schema.devices import parse_device
+
 if TYPE_CHECKING:
     from holdfast.schema import events
 
@@ -134,14 +136,14 @@ class Memory:
         return self.count % max(4, self.count // 64) == 0
 
     @property
-    def on_mps(self) -> bool:
-        """Whether the device shares the memory of the machine."""
-        return self.device is not None and self.device.device.startswith("mps")
+    def is_shared(self) -> bool:
+        """Whether the device takes its memory from the machine's."""
+        return self.device is not None and parse_device(self.device.device).kind.shares_memory
 
     @property
     def excludes_driver(self) -> bool:
-        """Whether resident memory excludes the driver's memory on a unified-memory device, so that both must be added."""
-        return self.on_mps and self._driver_above_rss
+        """Whether resident memory excludes the driver's memory on such a device, so that both must be added."""
+        return self.is_shared and self._driver_above_rss
 
     def fold_sample(self, event: events.Sample, step: int, epoch: int | None = None) -> None:
         self.samples.append(event)

@@ -19,7 +19,7 @@ MAX_VALIDATIONS = 2048
 
 class Point(NamedTuple):
     epoch: int
-    """The epoch reported by the adapter, or else the number of the validation."""
+    """The epoch reported by the framework, or else the number of the validation."""
     value: float
     step: int = 0
 

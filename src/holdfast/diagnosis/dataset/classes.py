@@ -36,7 +36,7 @@ def judge(survey: Survey, rule: str) -> CheckResult:
 
 
 def count_objects(survey: Survey, split: str) -> Counter[int]:
-    """Count the objects by class, in the images that Ultralytics uses."""
+    """Count the objects by class, in the images that training uses."""
     found: Counter[int] = Counter()
     for image in survey.split(split):
         if image.seen.problem is None and not is_dropped(image):

@@ -38,7 +38,7 @@ DROPS_IMAGE: tuple[LineFault, ...] = (
     "class-fraction",
     "outside",
 )
-"""If a file contains one such line, Ultralytics drops the image with all of its labels."""
+"""If a file contains one such line, training drops the image with all of its labels."""
 MAX_DROPPED = 0.5
 MAX_MISSING = 0.2
 
@@ -106,7 +106,7 @@ def _check_unusable_lines(survey: Survey, rule: str) -> list[Finding]:
             rule=rule,
             severity=severity,
             message=f"{format_count(len(wrong), 'image')}{dropped_share} {'has' if len(wrong) == 1 else 'have'} an unusable label line: "
-            "Ultralytics drops the whole image, with all of its labels.",
+            "training drops the whole image, with all of its labels.",
             evidence=_format_faults(survey, wrong, DROPS_IMAGE),
             remedies=[*_suggest_fixes(survey, wrong), "then delete the *.cache files next to the labels"],
         )
@@ -114,12 +114,12 @@ def _check_unusable_lines(survey: Survey, rule: str) -> list[Finding]:
 
 
 def is_dropped(image: ImageRecord) -> bool:
-    """Return whether Ultralytics drops the image because of its labels."""
+    """Return whether training drops the image because of its labels."""
     return image.seen.label in ("unreadable", "too-large") or any(fault in image.seen.faults for fault in DROPS_IMAGE)
 
 
 def _check_minor_faults(survey: Survey, rule: str) -> list[Finding]:
-    """Report faults that affect single lines only: Ultralytics clips or drops these lines."""
+    """Report faults that affect single lines only: training clips or drops these lines."""
     small: tuple[LineFault, ...] = ("degenerate", "duplicate", "sticks-out")
     counts: Counter[LineFault] = Counter()
     for image in survey.images:
@@ -135,7 +135,7 @@ def _check_minor_faults(survey: Survey, rule: str) -> list[Finding]:
             severity="warn" if is_many else "note",
             message="Some label lines are dropped or changed: "
             + ", ".join(f"{counts[fault]:,} with {FAULTS[fault]}" for fault in small if counts[fault])
-            + ". During training, Ultralytics drops boxes without area and duplicate lines, and clips boxes that extend "
+            + ". Training drops boxes without area and duplicate lines, and clips boxes that extend "
             "beyond the image.",
             evidence=_format_faults(survey, list(survey.images), small),
             remedies=["inspect a few of them: a tool that exports such lines often makes other mistakes too"],
@@ -218,7 +218,7 @@ def _suggest_fixes(survey: Survey, wrong: list[ImageRecord]) -> list[str]:
         count = len(survey.names)
         shifted = used and min(used) == 1 and max(used) == count
         fixes.append(
-            f"the classes in the labels are 1 to {count}, but Ultralytics counts from 0: subtract 1 from each"
+            f"the classes in the labels are 1 to {count}, but training counts from 0: subtract 1 from each"
             if shifted
             else f"the YAML file lists {format_count(count, 'class', 'classes')}, 0 to {count - 1}, but the labels go up to "
             f"{max(used, default=0)}: add the missing names, or fix the labels"

@@ -28,23 +28,23 @@ PROBLEMS: dict[Problem, str] = {
     "truncated": "truncated",
     "broken": "damaged",
     "too-small": "less than 10 pixels wide or high",
-    "too-many-pixels": "more pixels than Pillow, and therefore Ultralytics, accepts",
+    "too-many-pixels": "more pixels than Pillow accepts",
     "reader-died": "crashed the process that decoded it",
     "too-slow": "took too long to decode",
 }
 ODDITIES: dict[Oddity, tuple[str, str]] = {
     "extension": (
         "have a format that does not match their extension",
-        "harmless for Ultralytics, which reads the file header; other tools rely on the extension",
+        "harmless for training, which reads the file header; other tools rely on the extension",
     ),
-    "cmyk": ("are CMYK", "their colours are converted when they are read: check one of them in train_batch0.jpg"),
+    "cmyk": ("are CMYK", "their colours are converted when they are read: check one of them in a training batch"),
     "16-bit": (
         "have more than 8 bits per channel",
         "they are read as 8 bits, and dark images become black: convert them yourself, with the value range that you need",
     ),
     "tail": (
         "are JPEGs with extra data after the end of the image",
-        "Ultralytics rewrites such files in place, with another quality, when it first reads them: keep a copy",
+        "training rewrites such files in place, with another quality, when it first reads them: keep a copy",
     ),
     "not-decoded": ("are so large that only the header was read", "open one of them by hand"),
     "not-scanned": ("were not checked: there is no plugin for their format", "convert them to JPEG or PNG"),
@@ -93,7 +93,7 @@ def _check_unusable(survey: Survey, bad: list[ImageRecord], rule: str) -> Findin
     return Finding(
         rule=rule,
         severity=worst,
-        message=f"{format_count(len(bad), 'image')} cannot be used for training{share_of_split}. Ultralytics skips such images, or fails in the "
+        message=f"{format_count(len(bad), 'image')} cannot be used for training{share_of_split}. Training skips such images, or fails in the "
         "middle of an epoch.",
         evidence=evidence,
         remedies=[

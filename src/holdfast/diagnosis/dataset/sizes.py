@@ -1,6 +1,6 @@
 """How large are objects, in pixels, after images are scaled to the image size of the training?
 
-Ultralytics scales an image by min(size / width, size / height). The finest feature map of a YOLO model has one cell for 8 x 8
+Training scales an image by min(size / width, size / height). The finest feature map of a detector has one cell for 8 x 8
 of those pixels: an object under 8 pixels is smaller than a cell, and one under 16 hardly has neighbouring cells.
 """
 

@@ -1,4 +1,6 @@
-"""One rule per module. To add a rule, add a module with a `RULE` to this package; it is found automatically."""
+"""One rule per module. To add a rule, add a module with a `RULE` here, or to the `rules` of a framework; it is found
+automatically.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from holdfast.schema.pages import read_page
+from holdfast.frameworks import find_modules
+from holdfast.schema.pages import read_page, to_id
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.rule import Rule
@@ -17,7 +20,8 @@ if TYPE_CHECKING:
 @cache
 def all_rules() -> tuple[Rule, ...]:
     modules = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
-    rules = (replace(module.RULE, page=read_page(module)) for module in modules)
+    modules += find_modules("rules")
+    rules = (replace(module.RULE, id=to_id(module), page=read_page(module)) for module in modules)
     return tuple(sorted(rules, key=lambda rule: rule.id))
 
 

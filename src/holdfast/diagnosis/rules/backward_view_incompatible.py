@@ -22,32 +22,30 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import describe_position, exception_words, find_failure, match_exception
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.exits import describe_position, exception_words
+from holdfast.diagnosis.rule import Case
+from holdfast.diagnosis.signature import signature_rule
 from holdfast.diagnosis.versions import newer_torch, newest_torch, on_mps
-from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import started, trains
 from holdfast.testing.signatures import on_mac, raises
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
+    from holdfast.schema.events import AttemptEnded
 
 _PATTERN = r"view size is not compatible with input tensor's size and stride"
 _FRAME = re.compile(r"^\s*File \"")
 _ENGINE = re.compile(r"torch/autograd/(?:graph|__init__)\.py\"")
 
 
-def judge(state: RunState) -> Finding | None:
-    failure = find_failure(state)
-    line = match_exception(failure, _PATTERN) if failure is not None else None
-    if failure is None or line is None or on_mps(state) is False:
+def _report(state: RunState, failure: AttemptEnded, line: str) -> Finding | None:
+    if on_mps(state) is False:
         return None
     frames = [text.strip() for text in exception_words(failure) if _FRAME.match(text)]
     if not frames or not _ENGINE.search(frames[-1]):
         return None
     return Finding(
-        rule="backward-view-incompatible",
         severity="fatal",
         confidence="proven" if on_mps(state) else "likely",
         message=f"The backward pass failed {describe_position(state.attempt)}: the MPS backward kernel of a layer "
@@ -72,14 +70,13 @@ _ERROR = (
     "two contiguous subspaces). Use .reshape(...) instead."
 )
 
-RULE = Rule(
-    id="backward-view-incompatible",
-    kind="exit",
-    on=(events.AttemptEnded,),
-    judge=judge,
-    page=__doc__ or "",
+RULE = signature_rule(
+    _PATTERN,
+    report=_report,
     cause=50,
-    cases=[
+    fails_again=True,
+    remedies=("next-device",),
+    cases=lambda: [
         Case(
             "torch 2.5 on a Mac, in the first backward pass",
             [*on_mac("2.5.1"), *raises(_ERROR, through=_FRAMES, last_step=0)],

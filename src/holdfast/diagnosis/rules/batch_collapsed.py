@@ -48,7 +48,6 @@ def judge(state: RunState) -> Finding | None:
         return None
     before = batches.samples.first or 0.0
     return Finding(
-        rule=ID,
         severity="warn",
         step=small.since,
         message=f"Each backward pass has processed {now:g} sample{'s' if now != 1 else ''} since step {small.since}, down from {before:g}.",
@@ -61,13 +60,11 @@ def judge(state: RunState) -> Finding | None:
 
 
 RULE = Rule(
-    id=ID,
     kind="learning",
     on=(events.Step, events.Steps),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
-    cases=[
+    cases=lambda: [
         Case(
             "the batch size drops from 50 to 1",
             [*started(), *trains(), *steps(30, samples=50), *steps(20, first=31, samples=1)],

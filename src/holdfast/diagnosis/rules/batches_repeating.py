@@ -13,8 +13,8 @@ once.
 **When it is reported.** It is reported after 20 identical batches in a row, or after 60 if there were different batches
 before.
 
-**When it is not reported.** The rule ignores loaders that yield one batch per epoch, including with gradient
-accumulation. Reusing one fetched batch for several steps is not counted as a repetition.
+**When it is not reported.** The rule ignores loaders that yield one batch per epoch, even if gradients are
+accumulated. Reusing one fetched batch for several steps is not counted as a repetition.
 
 **Severity.** Holdfast compares batches by a hash of a part of each batch, so the severity is never higher than `warn`.
 """
@@ -48,7 +48,6 @@ def judge(state: RunState) -> Finding | None:
         return None
     length = f"the last epoch had {batches.in_epoch} batches" if batches.in_epoch else "no epoch has finished"
     return Finding(
-        rule=ID,
         severity="warn",
         message=f"The last {same} batches are identical: the model is trained on nothing else.",
         evidence=[
@@ -84,13 +83,12 @@ def _window(first: int, hashed: int, different: int) -> list[events.AnyEvent]:
 
 
 RULE = Rule(
-    id=ID,
     kind="learning",
     on=(events.Step, events.Steps),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
-    cases=[
+    contradicts=("loss-fell",),
+    cases=lambda: [
         Case("next(iter(loader)) inside the loop", [*started(), *trains(), *steps(20, batch="aa")], "warn"),
         Case("two epochs of the same item", [*started(), *_epochs(2, 16, 16)], "warn"),
         Case("a loader with a single batch", [*started(), *_epochs(40, 1, 1)], None),

@@ -4,13 +4,13 @@
 directory`), because a kill, a full disk or a crash interrupted the write. `torch.save` writes directly to the final
 file, so the previous checkpoint of that name is lost as well.
 
-**Why it happens.** In most cases, the process was killed while it was saving. An interrupted download has the same
-effect, and so does a file that never was a checkpoint: `invalid load key, 'v'` means that the file is a Git LFS pointer
+**Why it happens.** In most cases, the process was killed while it was saving. The error also occurs if a download
+was interrupted, or if the file was never a checkpoint: `invalid load key, 'v'` means that the file is a Git LFS pointer
 (`version https://...`), and `invalid load key, '<'` means that it is an HTML page.
 
 **What to do.** Holdfast skips truncated files and resumes from the newest complete one. A copy of the files saved by
 each attempt is in `attempts/<n>/saved/` in the run folder. To recover a file of your own, save or download it again. To
-prevent this, write to a temporary file and then call `os.replace()`.
+prevent truncated files, write to a temporary file and then call `os.replace()`.
 
 **Severity.** The severity is `fatal` if the process ended because it could not load the file. It is `warn` if Holdfast
 finds a truncated file among the files saved by an attempt, or skips one of its own snapshots because it is truncated.
@@ -68,7 +68,6 @@ def _report_unloadable(state: RunState, line: str) -> Finding:
     checkpoint = resume.checkpoint if resume is not None else None
     what = f"is {other}, not a checkpoint" if other else "is truncated, because its write or download was interrupted"
     return Finding(
-        rule="checkpoint-torn",
         severity="fatal",
         message=f"Training failed {describe_position(state.attempt)}: the file it tried to load {what}.",
         evidence=[line, *([f"this attempt was supposed to resume from {checkpoint}"] if checkpoint else [])],
@@ -84,7 +83,6 @@ def _report_unloadable(state: RunState, line: str) -> Finding:
 def _report_truncated(files: list[events.BackedUpFile]) -> Finding:
     names = ", ".join(file.path for file in files[:3])
     return Finding(
-        rule="checkpoint-torn",
         severity="warn",
         message=f"{names} is truncated and cannot be loaded: writing it was interrupted."
         if len(files) == 1
@@ -96,7 +94,6 @@ def _report_truncated(files: list[events.BackedUpFile]) -> Finding:
 
 def _report_skipped_snapshot(snapshot: events.SnapshotCorrupt) -> Finding:
     return Finding(
-        rule="checkpoint-torn",
         severity="warn",
         message=f"The snapshot {snapshot.path} is incomplete and was skipped: {snapshot.why}.",
         evidence=[f"{snapshot.path}: {snapshot.why}"],
@@ -114,13 +111,11 @@ def _backed_up(*, torn: bool) -> list[events.AnyEvent]:
 
 
 RULE = Rule(
-    id="checkpoint-torn",
     kind="exit",
     on=(events.AttemptEnded, events.SnapshotCorrupt, events.CheckpointsBackedUp),
     judge=judge,
-    page=__doc__ or "",
     cause=55,
-    cases=[
+    cases=lambda: [
         Case(
             "an incomplete snapshot was skipped",
             [*started(), *trains(), events.SnapshotCorrupt(at=1.0, path="snapshots/7", why="its end is missing")],

@@ -34,8 +34,6 @@ from holdfast.testing.relations import steps
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
 
-ID = "checkpoint-unfaithful"
-
 
 def judge(state: RunState) -> Finding | None:
     attempt = state.attempt
@@ -45,7 +43,6 @@ def judge(state: RunState) -> Finding | None:
     path = newest.path or "a checkpoint in memory"
     if newest.nonfinite:
         return Finding(
-            rule=ID,
             severity="fatal" if attempt.finished else "warn",
             corrupt_from=newest.step,
             message=f"{path} contains weights that are NaN or Inf.",
@@ -56,7 +53,6 @@ def judge(state: RunState) -> Finding | None:
             ],
         )
     return Finding(
-        rule=ID,
         severity="warn",
         message=f"{path} does not contain the weights that are being trained.",
         evidence=[
@@ -98,12 +94,11 @@ _EXPECTED = {
 }
 
 RULE = Rule(
-    id=ID,
     kind="proof",
     on=(events.Saved, events.AttemptEnded),
     judge=judge,
-    page=__doc__ or "",
-    cases=[
+    contradicts=("saved-equals-live",),
+    cases=lambda: [
         Case("other weights are saved", [*started(), *trains(), *steps(10), *_saved("differs")], "warn"),
         Case("NaN in the last checkpoint", [*started(), *steps(10), *_saved("equal", nonfinite=2), *ended(0)], "fatal"),
         Case("NaN in an intermediate checkpoint", [*started(), *steps(10), *_saved("equal", nonfinite=2)], "warn"),

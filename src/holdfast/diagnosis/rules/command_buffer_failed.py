@@ -2,8 +2,8 @@
 
 **What it means.** Metal printed `Error: command buffer exited with error status. The Metal Performance Shaders
 operations encoded on it may not have completed.` PyTorch does not raise an exception: the tensors contain whatever was
-in memory, and the model keeps learning from it. Training runs that continued to the end produced useless models; others
-failed soon afterwards with NaN or invalid index counts.
+in memory, and the model keeps learning from it. In reported cases, training runs that continued to
+the end produced useless models. Others failed soon afterwards with NaN or invalid index counts.
 
 **Why it happens.** macOS preempted the GPU work (because it exceeded a time limit, or because the display needed the
 GPU), the GPU ran out of memory (`kIOGPUCommandBufferCallbackErrorOutOfMemory`), or a kernel failed.
@@ -56,7 +56,6 @@ def judge(state: RunState) -> Finding | None:
     out_of_memory = _OUT_OF_MEMORY_PATTERN.search(text) is not None
     count = line.count if line is not None else 1
     return Finding(
-        rule=ID,
         severity="fatal" if certain else "warn",
         confidence="proven" if certain else "possible",
         corrupt_from=attempt.last_step,
@@ -81,14 +80,15 @@ _OUT_OF_MEMORY = (
 )
 
 RULE = Rule(
-    id=ID,
     kind="resources",
     on=(events.OutputMatched, events.AttemptEnded),
     judge=judge,
-    page=__doc__ or "",
     words=PATTERNS,
     cause=62,
-    cases=[
+    corrupts_state=True,
+    suspects_device=True,
+    remedies=("as-it-is", "micro-batch", "next-device"),
+    cases=lambda: [
         Case("during training", [*on_mac("2.3.0"), *losses(1.0, 0.9), *printed(ID, _ERROR)], "fatal"),
         Case(
             "after a progress bar, on the same line",

@@ -51,7 +51,6 @@ def judge(state: RunState) -> Finding | None:
     environment = state.started.environment if state.started is not None else {}
     fallback = [f"{FALLBACK}={environment[FALLBACK]}"] if environment.get(FALLBACK, "0") not in ("0", "") else []
     return Finding(
-        rule="command-buffer-reused",
         severity="fatal",
         message=f"Metal aborted the process {describe_position(state.attempt)}: two threads used the Apple GPU at the same time.",
         evidence=[line, *fallback, *quote_evidence(failure, 2)],
@@ -71,13 +70,13 @@ _STATUS = (
 )
 
 RULE = Rule(
-    id="command-buffer-reused",
     kind="exit",
     on=(events.AttemptEnded,),
     judge=judge,
-    page=__doc__ or "",
     cause=65,
-    cases=[
+    suspects_device=True,
+    remedies=("no-mps-fallback", "no-workers", "as-it-is", "next-device"),
+    cases=lambda: [
         Case("abort", [*on_mac("2.13.0"), *losses(1.0), *ended(signal="SIGABRT", words=[_COMMITTED])], "fatal"),
         Case(
             "status 134 from a shell, with the CPU fallback on",

@@ -38,7 +38,6 @@ def judge(state: RunState) -> Finding | None:
         return None
     lines = [line for line in failure.last_lines if line.strip()][-3:]
     return Finding(
-        rule="crashed-abort",
         severity="fatal",
         message=f"Native code aborted ({signal}) {describe_position(state.attempt)}."
         + (f" Last output: {lines[-1]}" if lines else ""),
@@ -48,13 +47,12 @@ def judge(state: RunState) -> Finding | None:
 
 
 RULE = Rule(
-    id="crashed-abort",
     kind="exit",
     on=(events.AttemptEnded,),
     judge=judge,
-    page=__doc__ or "",
     cause=60,
-    cases=[
+    remedies=("as-it-is", "one-thread", "accumulate-less", "next-device"),
+    cases=lambda: [
         Case(
             "abort",
             [*started(), *ended(signal="SIGABRT", words=["OMP: Error #15: Initializing libomp.dylib"])],

@@ -34,7 +34,6 @@ def judge(state: RunState) -> Finding | None:
     if failure is None or signal not in ("SIGSEGV", "SIGBUS"):
         return None
     return Finding(
-        rule="crashed-segfault",
         severity="fatal",
         message=f"Native code crashed ({signal}) {describe_position(state.attempt)}.",
         evidence=[f"terminated by {signal}", *quote_evidence(failure), *failure.last_lines[-2:]],
@@ -47,13 +46,12 @@ def judge(state: RunState) -> Finding | None:
 
 
 RULE = Rule(
-    id="crashed-segfault",
     kind="exit",
     on=(events.AttemptEnded,),
     judge=judge,
-    page=__doc__ or "",
     cause=60,
-    cases=[
+    remedies=("as-it-is", "no-workers", "one-thread", "accumulate-less", "next-device"),
+    cases=lambda: [
         Case("SIGSEGV", [*started(), *ended(signal="SIGSEGV")], "fatal"),
         Case("status 139 from a shell", [*started(), *ended(139)], "fatal"),
         Case("SIGABRT is a different failure", [*started(), *ended(signal="SIGABRT")], None),

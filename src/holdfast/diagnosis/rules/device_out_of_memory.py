@@ -18,7 +18,7 @@ removes the limit and its protection, and the system then swaps or kills the pro
 times the recommended working set size, which exceeds the physical memory of many Macs; the system then swaps and kills
 the process instead.
 
-**Severity.** The severity is `fatal`. If Ultralytics ran out of memory in its first epoch and reduced the batch size by
+**Severity.** The severity is `fatal`. If the framework ran out of memory in its first epoch and reduced the batch size by
 itself, this is reported as a `note`.
 
 Sources: pytorch#130112, pytorch#105839, pytorch#152351; `ultralytics/engine/trainer.py`.
@@ -30,8 +30,11 @@ import re
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.exits import describe_position, find_failure, match_exception
+from holdfast.diagnosis.remedy_ids import DIED_IN_VALIDATION, LESS_AT_PEAK, LESS_MEMORY
 from holdfast.diagnosis.rule import Case, Rule
+from holdfast.frameworks import all_frameworks
 from holdfast.schema import events
+from holdfast.schema.devices import DEVICES
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import TRACEBACK, ended, losses, started, trains
 from holdfast.testing.signatures import on_mac, printed, raises
@@ -41,14 +44,14 @@ if TYPE_CHECKING:
 
 ID = "device-out-of-memory"
 _PATTERNS = (
-    r"(CUDA|HIP|XPU|MPS backend) out of memory",
+    rf"({'|'.join(words for kind in DEVICES.values() for words in kind.out_of_memory)}) out of memory",
     r"OutOfMemoryError",
     r"DefaultCPUAllocator: (can't|not enough) ",
     r"CUDA error: out of memory",
     r"CUBLAS_STATUS_ALLOC_FAILED",
     r"kIOGPUCommandBufferCallbackErrorOutOfMemory",
 )
-REDUCED = r"out of memory with batch=\d+\. Reducing to batch=\d+ and retrying"
+REDUCED = tuple(pattern for framework in all_frameworks() if (pattern := framework.reduced_batch_pattern))
 _SIZE = r"([\d.]+ [KMGT]?i?B)"
 _MPS = re.compile(rf"MPS allocated: {_SIZE}, other allocations: {_SIZE}, max allowed: {_SIZE}")
 _REQUESTED = re.compile(rf"Tried to allocate {_SIZE}")
@@ -74,11 +77,11 @@ def judge(state: RunState) -> Finding | None:
         return _report_smaller_batch(match.text) if match is not None else None
     numbers, specific = _parse_error(line)
     return Finding(
-        rule=ID,
         severity="fatal",
         message=f"An allocation failed {describe_position(state.attempt)}: the step did not fit in the device's memory{numbers}.",
         evidence=[line],
         remedies=[*specific, *_USE_LESS, *([_REMOVE_LIMIT] if "MPS backend" in line else [])],
+        data={"cause": "fragmented"} if _FRAGMENTED in specific else {},
     )
 
 
@@ -104,9 +107,8 @@ def _parse_size(size: str) -> float:
 
 def _report_smaller_batch(text: str) -> Finding:
     return Finding(
-        rule=ID,
         severity="note",
-        message="The first epoch did not fit in the device's memory, and Ultralytics reduced the batch size by itself.",
+        message="The first epoch did not fit in the device's memory, and the framework reduced the batch size by itself.",
         evidence=[text],
         remedies=["set the smaller batch size explicitly, so that runs stay comparable"],
     )
@@ -124,14 +126,22 @@ _MPS_ERROR = (
 )
 
 RULE = Rule(
-    id=ID,
     kind="exit",
     on=(events.AttemptEnded, events.OutputMatched),
     judge=judge,
-    page=__doc__ or "",
-    words=(REDUCED,),
+    words=REDUCED,
     cause=70,
-    cases=[
+    fails_again=True,
+    charts=("memory",),
+    remedies=(
+        *DIED_IN_VALIDATION,
+        "expandable-segments",
+        "fresh-process",
+        "nothing-extra",
+        *LESS_AT_PEAK,
+        *LESS_MEMORY,
+    ),
+    cases=lambda: [
         Case("CUDA", [*started(), *losses(1.0), *raises(_CUDA_ERROR)], "fatal"),
         Case("MPS", [*on_mac(), *losses(1.0), *raises(_MPS_ERROR)], "fatal"),
         Case(
@@ -159,7 +169,7 @@ RULE = Rule(
             "fatal",
         ),
         Case(
-            "Ultralytics reduced the batch",
+            "the framework reduced the batch",
             [
                 *started(),
                 *trains(),

@@ -21,9 +21,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.growth import forecast_crossing, growth
+from holdfast.diagnosis.hints import hint
 from holdfast.diagnosis.rule import Case, Rule
-from holdfast.diagnosis.units import MIB, duration, size
 from holdfast.schema import events
+from holdfast.schema.units import MIB, duration, size
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.resources import memory_history
 
@@ -40,7 +41,7 @@ def judge(state: RunState) -> Finding | None:
         return None
     free = memory.points[-1].disk_free
     if free < limits["least_mb"] * 1e6:
-        return _finding(state.attempt, f"Only {size(free)} of free space is left on the disk of the run folder.", free)
+        return _finding(state, f"Only {size(free)} of free space is left on the disk of the run folder.", free)
     if not memory.is_analysis_due:
         return None
     earlier = memory.points[len(memory.points) // 3].disk_free
@@ -59,7 +60,7 @@ def judge(state: RunState) -> Finding | None:
         return None
     span = f"{duration(forecast.earliest - trend.until)} to {duration(forecast.latest - trend.until)}"
     return _finding(
-        state.attempt,
+        state,
         f"Free disk space decreases by {size(trend.rate * 3600.0)} per hour: the disk will be full in about {duration(time_to_full)} ({span})"
         + ("." if left is None else f"; the run needs about {duration(left)} more."),
         free,
@@ -76,17 +77,16 @@ def _seconds_left(attempt: AttemptState) -> float | None:
     return max(0.0, (attempt.planned_epochs - epochs[-1].epoch) * seconds_per_epoch)
 
 
-def _finding(attempt: AttemptState, message: str, free: int, *details: str) -> Finding:
-    saves = attempt.saves
+def _finding(state: RunState, message: str, free: int, *details: str) -> Finding:
+    saves = state.attempt.saves
     saved = f"{saves.count} saves so far" + (f", to {len(saves.by_path)} different files" if saves.by_path else "")
     many = len(saves.by_path) > 3
     return Finding(
-        rule="disk-filling",
         severity="warn",
         message=message,
         evidence=[*(details or (f"free: {size(free)}",)), saved],
         remedies=[
-            *(["keep only the best and the last checkpoint (Ultralytics: save_period=-1)"] if many else []),
+            *([f"keep only the best and the last checkpoint{hint(state, 'few-checkpoints')}"] if many else []),
             "delete the files of old runs",
             "write to a larger disk: --dir for the run folder, and the output folder of your script",
         ],
@@ -94,13 +94,13 @@ def _finding(attempt: AttemptState, message: str, free: int, *details: str) -> F
 
 
 RULE = Rule(
-    id="disk-filling",
     kind="resources",
     on=(events.Sample,),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
-    cases=[
+    predicts_kill=True,
+    remedies=("write-less",),
+    cases=lambda: [
         Case("full before the planned end", memory_history(planned=60, disk=lambda part: 30.0 - 20.0 * part), "warn"),
         Case("full within hours, planned end unknown", memory_history(disk=lambda part: 30.0 - 20.0 * part), "warn"),
         Case("every epoch's checkpoint is kept", memory_history(disk=lambda part: 20.0 - 0.6 * int(part * 24)), "warn"),

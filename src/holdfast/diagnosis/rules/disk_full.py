@@ -15,14 +15,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import describe_position, find_failure, match_exception
-from holdfast.diagnosis.rule import Case, Rule
-from holdfast.schema import events
+from holdfast.diagnosis.exits import describe_position
+from holdfast.diagnosis.rule import Case
+from holdfast.diagnosis.signature import signature_rule
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import TRACEBACK, ended, started
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
+    from holdfast.schema.events import AttemptEnded
 
 _PATTERNS = (
     r"No space left on device",
@@ -32,18 +33,13 @@ _PATTERNS = (
 )
 
 
-def judge(state: RunState) -> Finding | None:
-    failure = find_failure(state)
-    line = match_exception(failure, *_PATTERNS) if failure is not None else None
-    if failure is None or line is None:
-        return None
+def _report(state: RunState, _failure: AttemptEnded, line: str) -> Finding | None:
     free = (
         [f"{state.attempt.memory.samples[-1].disk_free / 1e6:.0f} MB of disk space were free"]
         if state.attempt.memory.samples
         else []
     )
     return Finding(
-        rule="disk-full",
         severity="fatal",
         message=f"The disk was full, and a file could not be written {describe_position(state.attempt)}.",
         evidence=[line, *free],
@@ -51,14 +47,11 @@ def judge(state: RunState) -> Finding | None:
     )
 
 
-RULE = Rule(
-    id="disk-full",
-    kind="exit",
-    on=(events.AttemptEnded,),
-    judge=judge,
-    page=__doc__ or "",
+RULE = signature_rule(
+    *_PATTERNS,
+    report=_report,
     cause=75,
-    cases=[
+    cases=lambda: [
         Case(
             "ENOSPC",
             [*started(), *ended(1, words=[*TRACEBACK, "OSError: [Errno 28] No space left on device"])],

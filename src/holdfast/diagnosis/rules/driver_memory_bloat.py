@@ -34,9 +34,11 @@ import math
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.growth import growth
+from holdfast.diagnosis.hints import hint
+from holdfast.diagnosis.remedy_ids import LESS_MEMORY
 from holdfast.diagnosis.rule import Case, Rule
-from holdfast.diagnosis.units import GIB, size
 from holdfast.schema import events
+from holdfast.schema.units import GIB, size
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.resources import memory_history
 
@@ -64,15 +66,14 @@ def judge(state: RunState) -> Finding | None:
         return None
     ratio = f"{driver / tensors:.0f} times" if tensors else "far more than"
     return Finding(
-        rule="driver-memory-bloat",
         severity="warn",
         message=f"The driver of {device.device} uses {size(driver)}, {ratio} the memory of the tensors ({size(tensors)}): {sign}.",
         evidence=[
             f"step {device.step}: driver {size(driver)}, tensors {size(tensors)}",
             f"{size(memory.samples[-1].available)} of system memory available, {size(memory.samples[-1].swap)} in swap",
-            f"torch {attempt.torch or '(unknown version)'}" + (f", {attempt.adapter}" if attempt.adapter else ""),
+            f"torch {attempt.torch or '(unknown version)'}" + (f", {attempt.framework}" if attempt.framework else ""),
         ],
-        remedies=_remedies(memory_is_shared=memory.on_mps),
+        remedies=_select_remedies(state, memory_is_shared=memory.is_shared),
     )
 
 
@@ -95,7 +96,7 @@ def _describe_swap(state: RunState, driver: int, limits: Mapping[str, float]) ->
     total = state.started.memory_total if state.started is not None else None
     swapped = memory.samples[-1].swap - memory.points[0].swap
     if (
-        not memory.on_mps
+        not memory.is_shared
         or not total
         or driver < limits["part_of_memory"] * total
         or swapped < limits["swap_gib"] * GIB
@@ -104,16 +105,14 @@ def _describe_swap(state: RunState, driver: int, limits: Mapping[str, float]) ->
     return f"the machine has moved {size(swapped)} to swap since the start"
 
 
-def _remedies(*, memory_is_shared: bool) -> list[str]:
-    shapes = (
-        "keep the shapes of batches fixed: drop_last=True, pad to a few sizes (Ultralytics: rect=False, no multi_scale)"
-    )
+def _select_remedies(state: RunState, *, memory_is_shared: bool) -> list[str]:
+    shapes = f"keep the shapes of batches fixed: drop_last=True, pad to a few sizes{hint(state, 'fixed-shapes')}"
     if not memory_is_shared:
         return [shapes, "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before torch is imported"]
     return [
         shapes,
         "use a smaller batch or image size",
-        "disable dataset caching and plots (Ultralytics: cache=False plots=False), and use a smaller validation batch",
+        f"disable dataset caching and plots{hint(state, 'no-cache', 'no-plots')}, and use a smaller validation batch",
         "call torch.mps.empty_cache() after optimizer steps",
         "set both watermarks before torch is imported: PYTORCH_MPS_HIGH_WATERMARK_RATIO=1.0 PYTORCH_MPS_LOW_WATERMARK_RATIO=0.8",
         "resume from the last checkpoint in a new process every few epochs",
@@ -121,13 +120,15 @@ def _remedies(*, memory_is_shared: bool) -> list[str]:
 
 
 RULE = Rule(
-    id="driver-memory-bloat",
     kind="resources",
     on=(events.Sample,),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
-    cases=[
+    predicts_kill=True,
+    restarts_while_running=True,
+    charts=("memory",),
+    remedies=("fixed-shapes", "clear-cache", "cap-watermarks", "fresh-process", *LESS_MEMORY),
+    cases=lambda: [
         Case(
             "the driver's memory keeps growing",
             memory_history(rss=1.5, allocated=0.37, driver=lambda part: 1.0 + 11.0 * part),

@@ -47,10 +47,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.aggregators.timing import merge_periods
+from holdfast.diagnosis.remedy_ids import SWAPPING
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.slowdown import Cause, Slowdown, find_causes
-from holdfast.diagnosis.units import duration
 from holdfast.schema import events
+from holdfast.schema.units import duration
 from holdfast.schema.verdicts import Finding, Severity
 from holdfast.testing.histories import started, trains
 from holdfast.testing.resources import epoch, epochs, flat, sample
@@ -77,15 +78,13 @@ LIMITS = {
 def judge(state: RunState) -> Finding | None:
     pace = state.attempt.pace
     limits = state.get_limits("epoch-time-blowup", LIMITS)
-    total = state.started.memory_total if state.started is not None else None
     slow = _slow_epoch(pace, limits) or _slow_steps(pace, limits) or _slow_evaluation(pace, limits)
     if slow is None:
         return _report_pause_between_epochs(pace, limits)
-    known = find_causes(slow, total, limits)
+    known = find_causes(slow, state, limits)
     if not known and not slow.same_work and not _takes_too_long(pace, limits):
         return None
     return Finding(
-        rule="epoch-time-blowup",
         severity=_severity(slow, known, limits),
         message=f"{slow.what} took {duration(slow.took)}, {slow.times:.1f} times the usual {duration(slow.usual)}: "
         + (" and ".join(cause.message for cause in known[:2]) if known else _describe_unknown_cause(slow))
@@ -101,6 +100,7 @@ def judge(state: RunState) -> Finding | None:
             "keep the machine awake and plugged in",
             "resume from the last checkpoint in a new process: this frees memory that has accumulated in a driver or a cache",
         ],
+        data={"cause": known[0].name} if known else {},
     )
 
 
@@ -181,7 +181,6 @@ def _report_pause_between_epochs(pace: Timing, limits: Mapping[str, float]) -> F
         seconds = last.paused(kind)
         if seconds >= limits["explains"] * more:
             return Finding(
-                rule="epoch-time-blowup",
                 severity="note",
                 message=(
                     f"Epoch {last.epoch} took {duration(last.wall)} of wall time, {last.wall / last.usual_wall:.1f} times "
@@ -253,13 +252,14 @@ _SWAPPED = (
 _SWAPS = (*[sample(10.0)] * 8, *_SWAPPED, _SWAPPED[-1])
 
 RULE = Rule(
-    id="epoch-time-blowup",
     kind="resources",
     on=(events.Sample, events.Epoch, events.Evaluation),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
-    cases=[
+    restarts_while_running=True,
+    charts=("pace", "epochs"),
+    remedies_by_cause={"swap": SWAPPING, "data": ("more-workers", "cache-on-disk")},
+    cases=lambda: [
         Case("a log that contains only epoch times", epochs(1100, 979, 981, 975, 979, 39322), "warn"),
         Case("swapping", _epochs(90, 60, 60, 60, 600, swap=4.0, own=0.2), "warn"),
         Case("waiting for data", _epochs(90, 60, 60, 60, 300, wait=0.8), "warn"),

@@ -35,7 +35,6 @@ def judge(state: RunState) -> Finding | None:
     in_file = f" ({location})" if location is not None else ""
     no_output = " It printed nothing." if state.attempt.started.pid else " Its output was not recorded."
     return Finding(
-        rule="exit-status-not-zero",
         severity="fatal",
         message=f"The command exited with status {failure.code} {describe_position(state.attempt)}."
         + (f" Last output: {lines[-1]}{in_file}" if lines else no_output),
@@ -65,13 +64,12 @@ def _remedies(state: RunState, lines: list[str], location: str | None) -> list[s
 
 
 RULE = Rule(
-    id="exit-status-not-zero",
     kind="exit",
     on=(events.AttemptEnded,),
     judge=judge,
-    page=__doc__ or "",
     cause=10,
-    cases=[
+    fails_again=True,
+    cases=lambda: [
         Case(
             "wrong arguments",
             [*started(), *ended(2, last_step=0, words=["error: unrecognized arguments: --bogus"])],

@@ -17,30 +17,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import describe_position, exception_words, find_failure, match_exception
-from holdfast.diagnosis.rule import Case, Rule
-from holdfast.schema import events
+from holdfast.diagnosis.exits import describe_position, exception_words
+from holdfast.diagnosis.rule import Case
+from holdfast.diagnosis.signature import signature_rule
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import ended
 from holdfast.testing.signatures import on_mac, raises
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
+    from holdfast.schema.events import AttemptEnded
 
 _PATTERN = r"Cannot convert a MPS Tensor to float64"
 
 
-def judge(state: RunState) -> Finding | None:
-    failure = find_failure(state)
-    error = match_exception(failure, _PATTERN) if failure is not None else None
-    if failure is None or error is None:
-        return None
+def _report(state: RunState, failure: AttemptEnded, error: str) -> Finding | None:
     lines = exception_words(failure)
     frames = [line.strip() for line in lines if line.lstrip().startswith('File "')]
     scaler = ["disable the gradient scaler: MPS does not need one (GradScaler(enabled=False))"]
     scaled = any("grad_scaler" in line or "GradScaler" in line for line in lines)
     return Finding(
-        rule="float64-unsupported",
         severity="fatal",
         message=f"A float64 tensor was moved to the Apple GPU, which does not support float64, {describe_position(state.attempt)}.",
         evidence=[error, *frames[-1:]],
@@ -58,14 +54,13 @@ _ERROR = (
     "Please use float32 instead."
 )
 
-RULE = Rule(
-    id="float64-unsupported",
-    kind="exit",
-    on=(events.AttemptEnded,),
-    judge=judge,
-    page=__doc__ or "",
+RULE = signature_rule(
+    _PATTERN,
+    report=_report,
     cause=50,
-    cases=[
+    fails_again=True,
+    remedies=("without-scaler", "next-device"),
+    cases=lambda: [
         Case("a NumPy array", [*on_mac(), *raises(_ERROR, last_step=0)], "fatal"),
         Case(
             "an uncaught C++ exception",

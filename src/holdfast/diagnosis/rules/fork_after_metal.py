@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.exits import describe_position, find_failure, killed_by, match_exception, match_output
+from holdfast.diagnosis.hints import hint
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -54,12 +55,11 @@ def judge(state: RunState) -> Finding | None:
     )
     worker = match_exception(failure, _WORKER)
     return Finding(
-        rule="fork-after-metal",
         severity="fatal",
         message=f"Training failed {describe_position(state.attempt)}: {what}.",
         evidence=[shared or forked or "", *([worker] if worker else [])],
         remedies=[
-            "use no DataLoader workers: num_workers=0 (Ultralytics: workers=0)",
+            f"use no DataLoader workers: num_workers=0{hint(state, 'no-workers')}",
             'start workers with spawn: DataLoader(..., multiprocessing_context="spawn")',
             'keep everything in the dataset on the CPU; move each batch to "mps" in the training loop',
         ],
@@ -73,13 +73,13 @@ _OBJC = (
 )
 
 RULE = Rule(
-    id="fork-after-metal",
     kind="exit",
     on=(events.AttemptEnded,),
     judge=judge,
-    page=__doc__ or "",
     cause=64,
-    cases=[
+    fails_again=True,
+    remedies=("no-workers", "next-device"),
+    cases=lambda: [
         Case(
             "a worker crashed",
             [

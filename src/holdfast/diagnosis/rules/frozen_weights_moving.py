@@ -33,8 +33,6 @@ from holdfast.testing.relations import steps
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
 
-ID = "frozen-weights-moving"
-
 
 def judge(state: RunState) -> Finding | None:
     if not state.attempt.weights.frozen:
@@ -73,7 +71,6 @@ def _finding(
 ) -> Finding:
     shown = ", ".join(names[:3]) + (" and others" if len(names) > 3 else "")
     return Finding(
-        rule=ID,
         severity="note" if note else "warn",
         step=event.step,
         message=message.format(shown),
@@ -93,12 +90,11 @@ def _frozen(**names: list[str]) -> list[events.AnyEvent]:
 
 
 RULE = Rule(
-    id=ID,
     kind="learning",
     on=(events.Frozen,),
     judge=judge,
-    page=__doc__ or "",
-    cases=[
+    in_dry_run=True,
+    cases=lambda: [
         Case(
             "a frozen backbone in training mode",
             [*started(), *trains(), *_frozen(statistics_moved=["body.bn1"])],

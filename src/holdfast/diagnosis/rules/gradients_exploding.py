@@ -48,7 +48,6 @@ def judge(state: RunState) -> Finding | None:
         return None
     times = (gradients.norms.last or 0.0) / gradients.typical_norm.median
     return Finding(
-        rule=ID,
         severity="warn",
         step=far.since,
         message=(
@@ -87,13 +86,14 @@ def _rising(first: int, norms: list[float], loss: float, slope: float) -> list[e
 
 
 RULE = Rule(
-    id=ID,
     kind="learning",
     on=(events.Step, events.Steps),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
-    cases=[
+    corrupts_state=True,
+    charts=("gradient",),
+    remedies=("prefer-metal", "next-device"),
+    cases=lambda: [
         Case(
             "a jump that stays", [*started(), *trains(), *steps(50, norm=2.0), *steps(25, first=51, norm=9e4)], "warn"
         ),

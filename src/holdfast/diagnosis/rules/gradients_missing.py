@@ -13,10 +13,10 @@ optimizer after the model is complete and on its device.
 
 **Severity.** Holdfast checks the gradients only in some of the steps.
 
-- `fatal` if no parameter has had a gradient from the start, in at least three checked steps (four if no backward pass
-  was observed).
-- `warn` if gradients disappear later, in 20 consecutive checked steps. The same applies if there are several
-  optimizers, because one of them may be idle for a while.
+- `fatal` if no parameter has received a gradient since training started, and at least three steps were checked (four if
+  no backward pass was observed).
+- `warn` if gradients disappear later, in 20 consecutive checked steps. With several optimizers, the severity
+  is `warn` and 20 steps are required even if there never was a gradient, because one optimizer may be idle for a while.
 - `warn` if at least half of the parameters are not part of the autograd graph of any loss in the first ten steps.
 - `note` if a few parameters never receive a gradient. This is common (unused heads, layers dropped at random, experts
   that were not chosen).
@@ -73,7 +73,6 @@ def _report_all(state: RunState) -> Finding | None:
     count = latest.missing if latest is not None else 0
     backward = "a backward pass ran in these steps" if attempt.loss.count else "no backward pass was observed"
     return Finding(
-        rule=ID,
         severity="fatal" if from_the_start else "warn",
         step=missing.since,
         message=f"None of the {count} parameters in the optimizer receives a gradient: its steps change nothing.",
@@ -99,7 +98,6 @@ def _report_most(state: RunState) -> Finding | None:
     if graph.unused < state.get_limits(ID, LIMITS)["part_that_is_most"] * graph.held:
         return None
     return Finding(
-        rule=ID,
         severity="warn",
         step=graph.step,
         message=f"{graph.unused} of the {graph.held} parameters in the optimizer do not contribute to any loss: most of the model is not trained.",
@@ -122,7 +120,6 @@ def _report_some(state: RunState) -> Finding | None:
     if gradients.samples_with_some < samples or attempt.steps < limits["steps_for_some"]:
         return None
     return Finding(
-        rule=ID,
         severity="note",
         message=f"{gradients.fewest_missing} parameters in the optimizer never received a gradient.",
         evidence=[
@@ -148,13 +145,13 @@ def _graph(unused: int) -> list[events.AnyEvent]:
 _TWO_OPTIMIZERS = events.Step(at=1.0, step=1, seconds=0.1, loss=1.0, other_steps={"SGD#2": 1})
 
 RULE = Rule(
-    id=ID,
     kind="learning",
     on=(events.Gradients, events.Graph, events.AttemptEnded),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
-    cases=[
+    in_dry_run=True,
+    charts=("gradient",),
+    cases=lambda: [
         Case(
             "the loss belongs to a different model",
             [

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import AttemptState, RunState
 
 ID = "gradients-never-cleared"
+GRAPH_GRADIENTS = "gradients from the graph"
 LIMITS = {"intervals": 3, "clean_for_each": 3}
 
 
@@ -51,7 +52,6 @@ def judge(state: RunState) -> Finding | None:
     never = gradients.never_cleared
     if never.count >= limits["intervals"]:
         return Finding(
-            rule=ID,
             severity="fatal",
             message="Gradients were never cleared: each step uses the sum of all gradients since the start.",
             evidence=[
@@ -66,7 +66,6 @@ def judge(state: RunState) -> Finding | None:
     if newest.clean > limits["clean_for_each"] * gradients.stale_count:
         return None
     return Finding(
-        rule=ID,
         severity="warn",
         message=f"Gradients are often not cleared: they were left over {gradients.stale_count} times and cleared {newest.clean} times.",
         evidence=[
@@ -84,8 +83,7 @@ def _gradients_are_copied(attempt: AttemptState) -> bool:
     graph = attempt.weights.graph
     if graph is not None and graph.unused and graph.unused >= graph.held:
         return True
-    graph_coverage = attempt.coverage.kinds.get("graph", "") if attempt.coverage is not None else ""
-    return graph_coverage.startswith("not seen: gradients reach")
+    return attempt.coverage is not None and GRAPH_GRADIENTS in attempt.coverage.missing
 
 
 def _left_over(*at_steps: int, clean: int = 0) -> list[events.AnyEvent]:
@@ -99,20 +97,16 @@ def _left_over(*at_steps: int, clean: int = 0) -> list[events.AnyEvent]:
     ]
 
 
-_COPIED = events.Coverage(
-    at=0.5,
-    kinds={"graph": "not seen: gradients reach the optimizer's tensors outside of the visible graph"},
-    step_source="optimizer",
-)
+_COPIED = events.Coverage(at=0.5, missing={GRAPH_GRADIENTS: "they are copied"}, step_source="optimizer")
 
 RULE = Rule(
-    id=ID,
     kind="learning",
     on=(events.StaleGradients,),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
-    cases=[
+    in_dry_run=True,
+    charts=("gradient",),
+    cases=lambda: [
         Case("zero_grad() is missing", [*started(), *trains(), *_left_over(2, 3, 4)], "fatal"),
         Case("cleared in every other step", [*started(), *_left_over(2, 4, clean=1), *_left_over(6, clean=2)], "warn"),
         Case("once after an evaluation", [*started(), *steps(200), *_left_over(201, clean=200)], None),

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.diagnosis.remedy_ids import NOT_FINITE
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.suggestions import suggest_earlier_checkpoint, suggest_lower_rate
 from holdfast.schema import events
@@ -68,7 +69,6 @@ def judge(state: RunState) -> Finding | None:
     if streak.until is None or attempt.last_step < streak.until:  # a scaler may still skip this step
         return None
     return Finding(
-        rule=ID,
         severity="note",
         step=streak.since,
         message=f"A gradient was NaN or Inf at step {streak.since}.",
@@ -80,7 +80,6 @@ def judge(state: RunState) -> Finding | None:
 def _report_streak(state: RunState, streak: Streak) -> Finding:
     attempt = state.attempt
     return Finding(
-        rule=ID,
         severity="fatal",
         step=streak.since,
         corrupt_from=streak.since,
@@ -96,7 +95,6 @@ def _report_streak(state: RunState, streak: Streak) -> Finding:
 
 def _report_skips(count: int, attempt: AttemptState, fatal_from: float) -> Finding:
     return Finding(
-        rule=ID,
         severity="fatal" if count >= fatal_from else "warn",
         message=f"The gradient scaler has skipped {count} steps in a row: no loss scale makes the gradients finite.",
         evidence=[
@@ -121,13 +119,16 @@ def _skips(count: int, after: int) -> list[events.AnyEvent]:
 
 
 RULE = Rule(
-    id=ID,
     kind="learning",
     on=(events.Step, events.Steps, events.Gradients, events.Skipped),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
-    cases=[
+    corrupts_state=True,
+    suspects_device=True,
+    in_dry_run=True,
+    charts=("gradient",),
+    remedies=NOT_FINITE,
+    cases=lambda: [
         Case(
             "NaN in three steps that were taken",
             [*started(), *trains(), *steps(4), *(e for s in (5, 6, 7) for e in sample(s, norm="nan", nonfinite=1))],

@@ -64,7 +64,6 @@ def _report_all(state: RunState, limits: Mapping[str, float]) -> Finding | None:
     is_fatal = not from_the_start or zero.steps >= limits["steps_at_first"]
     when = f"in all {zero.steps} steps so far" if from_the_start else f"since step {zero.since}"
     return Finding(
-        rule=ID,
         severity="fatal" if is_fatal else "warn",
         step=zero.since,
         corrupt_from=attempt.first_step if from_the_start else zero.since,
@@ -96,7 +95,6 @@ def _report_layer(attempt: AttemptState, limits: Mapping[str, float]) -> Finding
         return None
     name, streak = next(iter(affected.items()))
     return Finding(
-        rule=ID,
         severity="warn",
         step=streak.since,
         message=f"The gradient of {name} is exactly 0 while that of its bias is not: the input of its layer is all zeros.",
@@ -120,13 +118,15 @@ def _has_loss(attempt: AttemptState, solved_below: float) -> bool:
 
 
 RULE = Rule(
-    id=ID,
     kind="learning",
     on=(events.Step, events.Steps, events.Gradients, events.WeightUpdates),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
-    cases=[
+    corrupts_state=True,
+    in_dry_run=True,
+    charts=("gradient",),
+    remedies=("next-device",),
+    cases=lambda: [
         Case("zero from the first step", [*started(), *trains(), *steps(10, loss=2.3, norm=0.0)], "fatal"),
         Case(
             "known only from individual checks",

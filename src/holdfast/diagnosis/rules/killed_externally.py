@@ -35,7 +35,6 @@ def judge(state: RunState) -> Finding | None:
         return None
     attempt = state.attempt
     return Finding(
-        rule="killed-externally",
         severity="fatal",
         message=f"The training process was terminated from outside by {signal} {describe_position(attempt)}; there is no sign of an out-of-memory kill.",
         evidence=[f"terminated by {signal}", *quote_evidence(failure)],
@@ -56,13 +55,12 @@ def _remedy(state: RunState, signal: str) -> str:
 
 
 RULE = Rule(
-    id="killed-externally",
     kind="exit",
     on=(events.AttemptEnded,),
     judge=judge,
-    page=__doc__ or "",
     cause=20,
-    cases=[
+    external=True,
+    cases=lambda: [
         Case(
             "kill -9 with enough free memory",
             [*started(), *trains(), *losses(1.0), *memory(9.0), *ended(signal="SIGKILL")],

@@ -24,8 +24,11 @@ import re
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.exits import describe_position, find_failure, killed_by, quote_evidence
+from holdfast.diagnosis.hints import hint
+from holdfast.diagnosis.remedy_ids import HOST_MEMORY
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
+from holdfast.schema.units import size
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import ended, losses, memory, started, trains
 
@@ -58,7 +61,7 @@ def judge(state: RunState) -> Finding | None:
     evidence = quote_evidence(failure)
     if last is not None:
         evidence.append(
-            f"last measurement: the run used {_gib(last.rss)}, {_gib(last.available)} available, {_gib(last.swap)} in swap"
+            f"last measurement: the run used {size(last.rss)}, {size(last.available)} available, {size(last.swap)} in swap"
         )
     if unsupervised and not system_log:
         evidence.append("neither memory nor the system log was recorded; running out of memory is the usual reason")
@@ -67,36 +70,31 @@ def judge(state: RunState) -> Finding | None:
         if system_log
         else "was most likely killed (almost no memory was left; the system logged nothing)"
         if scarce
-        else f"was most likely killed (it used the {_gib(budget or 0)} that the plan allows; the system logged nothing)"
+        else f"was most likely killed (it used the {size(budget or 0)} that the plan allows; the system logged nothing)"
         if full
         else "was killed (SIGKILL), most likely"
     )
     return Finding(
-        rule="killed-out-of-memory",
         severity="fatal",
         message=f"The training process {killed} because memory ran out, {describe_position(attempt)}.",
         evidence=evidence,
         confidence="proven" if system_log else "likely",
         remedies=[
             "reduce the batch size and increase gradient accumulation: the effective batch size stays the same",
-            "disable dataset caching (Ultralytics: cache=False)",
+            f"disable dataset caching{hint(state, 'no-cache')}",
             "use a smaller validation batch",
         ],
     )
 
 
-def _gib(size: int) -> str:
-    return f"{size / (1 << 30):.1f} GiB"
-
-
 RULE = Rule(
-    id="killed-out-of-memory",
     kind="exit",
     on=(events.AttemptEnded,),
     judge=judge,
-    page=__doc__ or "",
     cause=80,
-    cases=[
+    charts=("memory",),
+    remedies=HOST_MEMORY,
+    cases=lambda: [
         Case(
             "the kernel log reports it",
             [

@@ -72,7 +72,6 @@ def _report_always_zero(attempt: AttemptState, limits: Mapping[str, float]) -> F
         if zero < limits["steps_of_a_first_epoch" if epoch_may_be_long else "steps"]:
             return None
     return Finding(
-        rule="learning-rate-vanished",
         severity="fatal" if attempt.finished else "warn",
         message=f"The learning rate was 0 in all {zero} steps: "
         + ("nothing was learned." if attempt.finished else "nothing is being learned."),
@@ -108,7 +107,6 @@ def _report_fall(attempt: AttemptState, limits: Mapping[str, float]) -> Finding 
     ]
     peak = f", down from {rates.highest.highest:.3g} at its peak" if rates.highest.highest > 0.0 else ""
     return Finding(
-        rule="learning-rate-vanished",
         severity="warn",
         message=f"The learning rate has been {rates.highest.last:.3g} since step {rates.vanished_since}{peak}: the "
         f"{rates.vanished_steps} steps since then changed nothing.",
@@ -126,13 +124,12 @@ def _report_fall(attempt: AttemptState, limits: Mapping[str, float]) -> Finding 
 
 DECAY = [0.01 * (1 - n / 300) for n in range(300)]
 RULE = Rule(
-    id="learning-rate-vanished",
     kind="learning",
     on=(events.Step, events.Steps, events.AttemptEnded),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
-    cases=[
+    charts=("rate",),
+    cases=lambda: [
         Case("never above zero", [*started(), *trains(), *steps(*[2.3] * 100, rate=0.0)], "warn"),
         Case(
             "never above zero, to the end",

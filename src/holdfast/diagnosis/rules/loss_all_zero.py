@@ -50,7 +50,6 @@ def judge(state: RunState) -> Finding | None:
         return None
     has_gradient = attempt.gradients.seen_nonzero
     return Finding(
-        rule="loss-all-zero",
         severity="note" if has_gradient else "fatal",
         message=f"The loss was exactly 0 in all {zeros} steps"
         + (
@@ -76,7 +75,6 @@ def _report_by_epoch(attempt: AttemptState) -> Finding | None:
     if zeros < MIN_EPOCHS or zeros != len(attempt.metrics.history):
         return None
     return Finding(
-        rule="loss-all-zero",
         severity="fatal",
         message=f"Every training loss was exactly 0 in all {zeros} epochs: the model is not learning anything.",
         evidence=[f"the losses of {zeros} of {zeros} epochs are 0.0"],
@@ -94,13 +92,15 @@ def _zero_epochs(count: int) -> list[events.AnyEvent]:
 
 
 RULE = Rule(
-    id="loss-all-zero",
     kind="learning",
     on=(events.Step, events.Steps, events.Metrics, events.AttemptEnded),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
-    cases=[
+    corrupts_state=True,
+    suspects_device=True,
+    in_dry_run=True,
+    remedies=("next-device",),
+    cases=lambda: [
         Case("twenty steps with a loss of zero", [*started(), *trains(), *losses(*[0.0] * 20)], "fatal"),
         Case(
             "a short run that was zero throughout", [*started(), *losses(*[0.0] * 4), *ended(0, last_step=4)], "fatal"

@@ -38,6 +38,7 @@ import re
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.aggregators.metrics import is_loss, is_train
+from holdfast.diagnosis.hints import hint
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
@@ -62,12 +63,13 @@ def judge(state: RunState) -> Finding | None:
     if len(series) > 1:
         if not any(part.last == 0.0 for part in series.values()):
             return None
-        return _report_steps(attempt, limits) or _report_note(attempt, limits["steps_of_a_note"])
-    return _report_epochs(attempt)
+        return _report_steps(state, limits) or _report_note(attempt, limits["steps_of_a_note"])
+    return _report_epochs(state)
 
 
-def _report_steps(attempt: AttemptState, limits: Mapping[str, float]) -> Finding | None:
+def _report_steps(state: RunState, limits: Mapping[str, float]) -> Finding | None:
     """Report boxes that never had a loss while another part had one."""
+    attempt = state.attempt
     series = attempt.losses.parts
     zero = _box_parts(series)
     if not zero or not all(series[name].zeros_at_first == series[name].count for name in zero):
@@ -84,12 +86,12 @@ def _report_steps(attempt: AttemptState, limits: Mapping[str, float]) -> Finding
     evidence += [f"{name} was between {series[name].lowest:.4g} and {series[name].highest:.4g}" for name in nonzero]
     if objects is not None:
         evidence.append(f"those batches contained {objects} labeled objects")
-    return _make_fatal(zero, f"the first {steps} steps", nonzero, evidence, attempt)
+    return _make_fatal(zero, f"the first {steps} steps", nonzero, evidence, state)
 
 
-def _report_epochs(attempt: AttemptState) -> Finding | None:
+def _report_epochs(state: RunState) -> Finding | None:
     """Report the same from the means of whole epochs, as in a results file."""
-    tracks = {name: track for name, track in attempt.metrics.tracks.items() if is_loss(name) and is_train(name)}
+    tracks = {name: track for name, track in state.attempt.metrics.tracks.items() if is_loss(name) and is_train(name)}
     zero = _box_parts(tracks)
     if not zero or not all(tracks[name].all_zero for name in zero):
         return None
@@ -101,7 +103,7 @@ def _report_epochs(attempt: AttemptState) -> Finding | None:
     evidence += [
         f"{name} was {tracks[name].points[0].value:.4g} in epoch {tracks[name].points[0].epoch}" for name in nonzero
     ]
-    return _make_fatal(zero, "the first epoch" if epochs == 1 else f"all {epochs} epochs", nonzero, evidence, attempt)
+    return _make_fatal(zero, "the first epoch" if epochs == 1 else f"all {epochs} epochs", nonzero, evidence, state)
 
 
 def _box_parts(names: Iterable[str]) -> list[str]:
@@ -109,23 +111,22 @@ def _box_parts(names: Iterable[str]) -> list[str]:
     return names if any(BOX.search(name.lower()) for name in names) else []
 
 
-def _make_fatal(zero: list[str], when: str, nonzero: list[str], evidence: list[str], attempt: AttemptState) -> Finding:
+def _make_fatal(zero: list[str], when: str, nonzero: list[str], evidence: list[str], state: RunState) -> Finding:
     try_cpu = ["run a few steps with device=cpu: if they are not 0 there, the device is the cause"]
-    upgrade = ["install ultralytics 8.3.204 or newer"] if attempt.adapter in (None, "ultralytics") else []
+    fixed_version = hint(state, "boxes-not-corrupt")
     return Finding(
-        rule="loss-component-zero",
         severity="fatal",
         message=f"{' and '.join(zero)} {'was' if len(zero) == 1 else 'were'} exactly 0 in {when} while "
         f"{' and '.join(nonzero)} {'was' if len(nonzero) == 1 else 'were'} not: no prediction is matched to an object, so "
         "the model learns nothing about boxes.",
         evidence=evidence,
         remedies=[
-            "check the boxes in train_batch0.jpg: if they are wrong there, the labels are wrong",
+            f"check the boxes in a training batch{hint(state, 'batch-plot')}: if they are wrong there, the labels are wrong",
             *try_cpu,
-            *upgrade,
-            "if the objects are only a few pixels wide, use a larger imgsz or start from pretrained weights",
+            *([f"install a version that copies boxes correctly{fixed_version}"] if fixed_version else []),
+            "if the objects are only a few pixels wide, use larger images or start from pretrained weights",
         ],
-        corrupt_from=attempt.first_step,
+        corrupt_from=state.attempt.first_step,
     )
 
 
@@ -141,7 +142,6 @@ def _report_note(attempt: AttemptState, min_steps: float) -> Finding | None:
             continue
         how = "from the start" if from_the_start else f"for the last {part.same_in_a_row} steps"
         return Finding(
-            rule="loss-component-zero",
             severity="note",
             message=f"{name} has been exactly 0 {how}, while other parts of the loss are not.",
             evidence=[f"{name} was 0.0 in {part.zeros} of {part.count} steps"],
@@ -156,13 +156,16 @@ def _unmatched(count: int, instances: int | None = None) -> list[events.AnyEvent
 
 
 RULE = Rule(
-    id="loss-component-zero",
     kind="learning",
     on=(events.Step, events.Steps, events.Metrics, events.AttemptEnded),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
-    cases=[
+    corrupts_state=True,
+    suspects_device=True,
+    in_dry_run=True,
+    charts=("parts",),
+    remedies=("next-device",),
+    cases=lambda: [
         Case(
             "no box loss in ten batches with objects",
             [*started(), *trains(), *_unmatched(10, 12)],

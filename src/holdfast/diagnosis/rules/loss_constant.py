@@ -93,7 +93,6 @@ def _judge_constant_from_start(attempt: AttemptState, same_steps: int) -> Findin
             "a sampled gradient was nonzero" if grads.seen_nonzero else "every sampled gradient was zero"
         )
     return Finding(
-        rule="loss-constant",
         severity=severity,
         message=f"The loss is exactly {attempt.loss.last:.9g} in all {same_steps} steps"
         + (
@@ -122,7 +121,6 @@ def _judge_later_constant(attempt: AttemptState, same_steps: int, min_steps: flo
     if has_few_digits(now) and same_steps < 5 * min_steps:
         return None
     return Finding(
-        rule="loss-constant",
         severity="warn",
         message=f"The loss has been exactly {now:.9g} for {same_steps} steps and is no lower than at the start ({at_first:.4g}): the "
         "network returns the same output for every input.",
@@ -148,13 +146,13 @@ def has_few_digits(value: float) -> bool:
 
 STUCK = [*moved(0), *gradients(0.4)]
 RULE = Rule(
-    id="loss-constant",
     kind="learning",
     on=(events.Step, events.Steps, events.AttemptEnded),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
-    cases=[
+    corrupts_state=True,
+    remedies=("next-device",),
+    cases=lambda: [
         Case(
             "the optimizer updates tensors that the model does not use",
             [*started(), *trains(), *STUCK, *steps(*[2.302585] * 50)],

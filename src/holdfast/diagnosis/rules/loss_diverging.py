@@ -39,7 +39,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.aggregators.losses import EARLY, LEAP
-from holdfast.diagnosis.loss_semantics import HANDOVER, has_single_optimizer, is_detector, is_positive, uses_loader
+from holdfast.diagnosis.loss_semantics import has_single_optimizer, is_detector, is_positive, uses_loader
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.suggestions import suggest_earlier_checkpoint
 from holdfast.schema import events
@@ -112,7 +112,6 @@ def _report_divergence(
 ) -> Finding:
     since = state.attempt.last_step - steps + 1
     return Finding(
-        rule="loss-diverging",
         severity="fatal" if proven else "warn",
         message=f"The loss is {level / initial:.3g} times its starting value ({level:.4g} compared with {initial:.4g}) and has been far "
         f"above it since step {since}" + (", and it is still rising: it will not recover." if proven else "."),
@@ -175,13 +174,14 @@ def _have_gradients_grown(attempt: AttemptState) -> bool:
 GROWING = [1.0 * 1.3**n for n in range(140)]
 NOISY = [2.0 + 0.1 * (n % 5) for n in range(40)]
 RULE = Rule(
-    id="loss-diverging",
     kind="learning",
     on=(events.Step, events.Steps),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
-    cases=[
+    corrupts_state=True,
+    contradicts=("loss-fell",),
+    remedies=("full-precision", "prefer-metal", "next-device", "half-rate"),
+    cases=lambda: [
         Case(
             "the loss keeps rising, and the gradients rise with it",
             [*started(), *trains(), *steps(*GROWING, norm=GROWING)],
@@ -223,7 +223,12 @@ RULE = Rule(
         Case("two optimizers", [*started(), *steps(*NOISY, *[9e5] * 90, loader=True, other_steps={"Adam#2": 1})], None),
         Case(
             "a second model with a larger loss, trained in the same process",
-            [*started(), *steps(*NOISY, loader=True), *note(HANDOVER), *steps(*[900.0] * 90, first=41, loader=True)],
+            [
+                *started(),
+                *steps(*NOISY, loader=True),
+                *note("optimizer-handover"),
+                *steps(*[900.0] * 90, first=41, loader=True),
+            ],
             None,
         ),
         Case("a loss that falls", [*started(), *steps(*[100.0 / n for n in range(1, 200)], loader=True)], None),

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.diagnosis.remedy_ids import NOT_FINITE
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.suggestions import suggest_earlier_checkpoint, suggest_lower_rate
 from holdfast.schema import events
@@ -47,7 +48,6 @@ def judge(state: RunState) -> Finding | None:
         return _judge_epochs(state)
     is_lasting = loss.nonfinite_in_a_row >= state.get_limits("loss-not-finite", LIMITS)["in_a_row"]
     return Finding(
-        rule="loss-not-finite",
         severity="fatal" if is_lasting else "warn",
         step=loss.nonfinite_since if is_lasting else loss.last_nonfinite_step,
         corrupt_from=loss.nonfinite_since if is_lasting else None,
@@ -83,7 +83,6 @@ def _judge_epochs(state: RunState) -> Finding | None:
     epochs = metrics.history[-metrics.epochs_not_finite :]
     since = epochs[0].epoch or len(metrics.history) - len(epochs) + 1
     return Finding(
-        rule="loss-not-finite",
         severity="fatal",
         message=f"The loss has not been finite since epoch {since}: the weights are corrupt from that epoch on.",
         evidence=[f"a training loss was NaN or infinite in each of the last {len(epochs)} epochs"],
@@ -93,18 +92,20 @@ def _judge_epochs(state: RunState) -> Finding | None:
 
 
 RULE = Rule(
-    id="loss-not-finite",
     kind="learning",
     on=(events.Step, events.Steps, events.Metrics),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
-    cases=[
+    corrupts_state=True,
+    suspects_device=True,
+    in_dry_run=True,
+    remedies=NOT_FINITE,
+    cases=lambda: [
         Case("NaN that persists", [*started(), *trains(), *losses(1.0, 0.9, *["nan"] * 5)], "fatal"),
         Case("one infinite loss", [*started(), *losses(1.0, "inf", 0.9)], "warn"),
         Case("a long sequence of NaN losses", [*started(), *losses(1.0), *window(2, 40, 0.0, nonfinite=39)], "fatal"),
         Case(
-            "a log with one loss per epoch, NaN from the third epoch on",
+            "a log with one loss per epoch, NaN starting in the third epoch",
             [*started(), *(_make_epoch(n, 1.0 if n < 3 else "nan") for n in range(1, 6))],
             "fatal",
         ),

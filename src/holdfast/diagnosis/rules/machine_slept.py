@@ -3,7 +3,7 @@
 **What it means.** The clock advanced while the machine was asleep. An epoch that seems to have taken ten hours took its
 usual time, and the machine slept for the rest. Training itself did not slow down.
 
-**What to do.** Holdfast asks the system to stay awake during a run. A closed lid, an empty battery or a forced sleep
+**What to do.** Holdfast asks the system to stay awake during a run. A closed lid, a dead battery or a forced sleep
 overrides that, so keep the lid open and the charger connected.
 
 **Severity.** It is always reported as a `note`.
@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.rule import Case, Rule
-from holdfast.diagnosis.units import duration
 from holdfast.schema import events
+from holdfast.schema.units import duration
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import losses, started, trains
 
@@ -28,7 +28,6 @@ def judge(state: RunState) -> Finding | None:
     if not slept:
         return None
     return Finding(
-        rule="machine-slept",
         severity="note",
         message=f"The machine slept for {duration(slept)}: the run was paused during that time.",
         evidence=[f"the clock advanced {slept:.0f} s more than the time the machine was awake"],
@@ -37,12 +36,11 @@ def judge(state: RunState) -> Finding | None:
 
 
 RULE = Rule(
-    id="machine-slept",
     kind="resources",
     on=(events.Slept,),
     judge=judge,
-    page=__doc__ or "",
-    cases=[
+    charts=("pace", "epochs"),
+    cases=lambda: [
         Case("the machine slept", [*started(), *trains(), *losses(1.0), events.Slept(at=9.0, seconds=3600.0)], "note"),
         Case("the machine stayed awake", [*started(), *trains(), *losses(1.0, 0.9)], None),
     ],

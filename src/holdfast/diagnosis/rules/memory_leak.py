@@ -51,10 +51,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from holdfast.diagnosis.hints import hint
 from holdfast.diagnosis.memory_forecast import LIMITS, leak_of, planned_end
+from holdfast.diagnosis.remedy_ids import LESS_AT_PEAK, LESS_MEMORY
 from holdfast.diagnosis.rule import Case, Rule
-from holdfast.diagnosis.units import MIB, duration, size
 from holdfast.schema import events
+from holdfast.schema.units import MIB, duration, size
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.resources import memory_history
 
@@ -85,7 +87,6 @@ def judge(state: RunState) -> Finding | None:
     if not runs_out and not leak.settled and (state.attempt.batches.hashed or leak.growth.grown < 2 * min_growth):
         return None
     return Finding(
-        rule="memory-leak",
         severity="warn" if runs_out else "note",
         message=_format_message(state, leak)
         + ("" if leak.settled else " Too few epochs have finished to tell whether the growth will stop."),
@@ -95,7 +96,7 @@ def judge(state: RunState) -> Finding | None:
 
 
 def _runs_out_in_time(state: RunState, leak: Leak, limits: Mapping[str, float]) -> bool:
-    """Return whether the limit is reached before the training ends and the growth was observed long enough to tell."""
+    """Return whether the limit is reached before training ends and the growth was observed long enough to tell."""
     if leak.forecast is None or leak.limit is None:
         return False
     expects_epochs = state.attempt.batches.hashed or state.attempt.pace.epochs_done
@@ -182,9 +183,9 @@ def _select_remedies(state: RunState, leak: Leak) -> list[str]:
         remedies.append(
             "sum losses as loss.item(), and keep outputs only as .detach().cpu(): a kept loss keeps its graph alive"
         )
-    if state.attempt.memory.on_mps:
+    if state.attempt.memory.is_shared:
         remedies.append("keep batch shapes fixed, and call torch.mps.empty_cache() after optimizer steps")
-    remedies.append("turn off dataset caching and plots (Ultralytics: cache=False plots=False)")
+    remedies.append(f"turn off dataset caching and plots{hint(state, 'no-cache', 'no-plots')}")
     return remedies
 
 
@@ -193,13 +194,22 @@ def _simulate_cache(until: float, epoch_of: int | None) -> list[events.AnyEvent]
 
 
 RULE = Rule(
-    id="memory-leak",
     kind="resources",
     on=(events.Sample,),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
-    cases=[
+    predicts_kill=True,
+    charts=("memory",),
+    remedies=(
+        "nothing-extra",
+        "fewer-workers",
+        "no-workers",
+        "fixed-shapes",
+        "clear-cache",
+        *LESS_AT_PEAK,
+        *LESS_MEMORY,
+    ),
+    cases=lambda: [
         Case(
             "memory runs out before the planned end",
             memory_history(planned=100, rss=lambda part: 2.0 + 5.0 * part),

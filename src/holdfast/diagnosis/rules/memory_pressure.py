@@ -30,9 +30,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.diagnosis.hints import hint
+from holdfast.diagnosis.remedy_ids import HOST_MEMORY
 from holdfast.diagnosis.rule import Case, Rule
-from holdfast.diagnosis.units import GIB, duration, size
 from holdfast.schema import events
+from holdfast.schema.units import GIB, duration, size
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.resources import memory_history
 
@@ -75,7 +77,6 @@ def judge(state: RunState) -> Finding | None:
         else "most of the memory is used by other programs or the system"
     )
     return Finding(
-        rule="memory-pressure",
         severity="warn" if own >= limits["ours_part"] * total else "note",
         message=f"Memory is almost full: only {size(last.available)} of {size(total)} is available, and {largest_user}.",
         evidence=[
@@ -87,7 +88,7 @@ def judge(state: RunState) -> Finding | None:
         remedies=[
             *([] if own >= others else ["close other programs: they use more memory than this run"]),
             *(["use fewer DataLoader workers"] if last.processes > 2 else []),
-            "turn off dataset caching (Ultralytics: cache=False)",
+            f"turn off dataset caching{hint(state, 'no-cache')}",
             "use a smaller batch with more gradient accumulation: the effective batch size stays the same",
         ],
     )
@@ -119,13 +120,14 @@ def _find_swap_growth(memory: Memory, limits: Mapping[str, float]) -> str | None
 
 
 RULE = Rule(
-    id="memory-pressure",
     kind="resources",
     on=(events.Sample,),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
-    cases=[
+    predicts_kill=True,
+    charts=("memory",),
+    remedies=HOST_MEMORY,
+    cases=lambda: [
         Case("almost no memory is left", memory_history(samples=20, rss=13.5, others=2.0), "warn"),
         Case("other programs use almost all memory", memory_history(samples=20, rss=1.0, others=14.5), "note"),
         Case(

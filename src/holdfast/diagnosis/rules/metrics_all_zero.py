@@ -35,14 +35,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.aggregators.metrics import is_known_score, is_loss, is_score, is_train, newest_of, over_attempts
-from holdfast.diagnosis.devices import device_kind
+from holdfast.diagnosis.hints import hint
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.diagnosis.series import fall
 from holdfast.schema import events
 from holdfast.schema.events import as_number
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import ended, losses, started
-from holdfast.testing.series import epoch, final, steps, validations
+from holdfast.testing.series import FRAMEWORK, epoch, final, steps, validations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,7 +103,6 @@ def judge(state: RunState) -> Finding | None:
     if is_brief and severity == "fatal":
         explanation = f": {'the loss has fallen, but ' if has_fallen else ''}{steps} steps are few, and the saved model predicts nothing correctly yet"
     return Finding(
-        rule="metrics-all-zero",
         severity=severity,
         message=f"Every score is exactly 0 in all {count} validations{explanation}.",
         evidence=[
@@ -113,26 +112,27 @@ def judge(state: RunState) -> Finding | None:
         + ([zero_losses] if zero_losses else [])
         + ([f"{steps} optimizer steps in total{_describe_accumulation(attempt)}"] if is_brief else []),
         remedies=_select_remedies(
-            attempt, is_brief=is_brief, has_fallen=has_fallen, steps_unknown=succeeded and not steps
+            state, is_brief=is_brief, has_fallen=has_fallen, steps_unknown=succeeded and not steps
         ),
         confidence="proven" if severity == "fatal" and not has_very_few_steps else "possible",
         corrupt_from=attempt.first_step if severity == "fatal" else None,
     )
 
 
-def _select_remedies(attempt: AttemptState, *, is_brief: bool, has_fallen: bool, steps_unknown: bool) -> list[str]:
-    device = device_kind(attempt, attempt.settings)
-    on_the_cpu = "validate the checkpoint on the CPU (yolo val model=best.pt device=cpu): if the score is not 0 there, the device is the cause"
+def _select_remedies(state: RunState, *, is_brief: bool, has_fallen: bool, steps_unknown: bool) -> list[str]:
+    attempt = state.attempt
+    device = attempt.find_device(attempt.settings).kind
+    on_the_cpu = f"validate the checkpoint on the CPU{hint(state, 'validate-on-cpu')}: if the score is not 0 there, the device is the cause"
     train_longer = (
         f"train longer: {attempt.last_step} steps are very few{', and the loss was falling' if has_fallen else ''}"
     )
     return [
         *([train_longer] if is_brief else []),
         *(["train longer, if the optimizer made only a few hundred steps"] if steps_unknown else []),
-        *([on_the_cpu] if device not in ("cpu", "") else []),
-        "inspect the predictions for training images at a low confidence threshold (conf=0.001)",
+        *([on_the_cpu] if device.is_accelerator else []),
+        f"inspect the predictions for training images at a low confidence threshold{hint(state, 'low-threshold')}",
         "check that the labels of the validation set use the same classes",
-        *([f"if the model was not trained on the CPU, {on_the_cpu}"] if not device else []),
+        *([f"if the model was not trained on the CPU, {on_the_cpu}"] if not device.name else []),
     ]
 
 
@@ -190,14 +190,16 @@ def _make_zero_scores(count: int, first: int = 1) -> list[events.AnyEvent]:
 
 FALLING = steps(*[3.0 - n / 100 for n in range(200)])
 RULE = Rule(
-    id="metrics-all-zero",
     kind="learning",
     on=(events.Metrics, events.AttemptEnded),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
     retractable=True,
-    cases=[
+    corrupts_state=True,
+    suspects_device=True,
+    charts=("metrics", "validation-loss"),
+    remedies=("next-device",),
+    cases=lambda: [
         Case(
             "the command succeeded with all scores at 0",
             [*started(), *FALLING, *_make_zero_scores(10), *ended(0, last_step=200)],
@@ -219,7 +221,7 @@ RULE = Rule(
         Case("the losses are zero too", [*started(), *losses(*[0.0] * 20), *_make_zero_scores(1)], "fatal"),
         Case(
             "the loss falls and a third of the planned epochs is done",
-            [*started(), *FALLING, *epoch(10, step=200, planned=30, source="ultralytics"), *_make_zero_scores(10)],
+            [*started(), *FALLING, *epoch(10, step=200, planned=30, source=FRAMEWORK), *_make_zero_scores(10)],
             "warn",
         ),
         Case("three validations", [*started(), *FALLING, *_make_zero_scores(3)], "note"),
@@ -230,7 +232,7 @@ RULE = Rule(
         ),
         Case(
             "ten of a hundred epochs",
-            [*started(), *FALLING, *epoch(10, step=200, planned=100, source="ultralytics"), *_make_zero_scores(10)],
+            [*started(), *FALLING, *epoch(10, step=200, planned=100, source=FRAMEWORK), *_make_zero_scores(10)],
             "note",
         ),
         Case("the first two validations", [*started(), *FALLING, *_make_zero_scores(2)], None),

@@ -54,7 +54,6 @@ def judge(state: RunState) -> Finding | None:
     if since < max(limits["validations"], limits["share"] * len(points)):
         return None
     return Finding(
-        rule="metrics-plateau",
         severity="note",
         message=f"{best.name} has not improved by more than {100 * limits['gain']:g}% since epoch {points[first_near_best].epoch}; its best "
         f"value is {best.value:.4g} in epoch {best.epoch}.",
@@ -71,14 +70,13 @@ def judge(state: RunState) -> Finding | None:
 
 RISING = [0.05 * n for n in range(11)]
 RULE = Rule(
-    id="metrics-plateau",
     kind="learning",
     on=(events.Metrics,),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
     retractable=True,
-    cases=[
+    charts=("metrics", "validation-loss"),
+    cases=lambda: [
         Case(
             "no improvement for twenty validations", [*started(), *validations(fitness=[*RISING, *[0.48] * 20])], "note"
         ),

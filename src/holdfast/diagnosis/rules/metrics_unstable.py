@@ -57,7 +57,6 @@ def judge(state: RunState) -> Finding | None:
         up, down = _count_jumps(values, limits)
         if up and down and up + down >= limits["jumps"]:
             return Finding(
-                rule="metrics-unstable",
                 severity="note",
                 message=f"{name} jumps from one validation to the next: between {min(values):.3g} and {max(values):.3g} in "
                 f"the last {len(values)}. A single value means little.",
@@ -86,14 +85,13 @@ def _count_jumps(values: list[float], limits: Mapping[str, float]) -> tuple[int,
 
 
 RULE = Rule(
-    id="metrics-unstable",
     kind="learning",
     on=(events.Metrics,),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
     retractable=True,
-    cases=[
+    charts=("metrics", "validation-loss"),
+    cases=lambda: [
         Case(
             "precision that jumps between 0.085 and 0.499",
             [*started(), *validations(metrics__precision=[0.131, 0.471, 0.244, 0.085, 0.100, 0.499])],

@@ -51,7 +51,6 @@ def judge(state: RunState) -> Finding | None:
     until_end = len(log_lines) >= state.get_limits(ID, LIMITS)["last_lines"] and len(masked) == len(log_lines)
     count = max(line.count if line is not None else 0, len(masked))
     return Finding(
-        rule=ID,
         severity="fatal" if until_end and not has_recovered else "warn",
         message="The log shows a loss of 0 with a NaN gradient: the loss is NaN, and Transformers hides it"
         + (", up to the end of the log." if until_end else "."),
@@ -79,14 +78,13 @@ _NEWER_LINE = "{'loss': '0', 'grad_norm': 'nan', 'learning_rate': '0.0005143', '
 _GOOD_LINE = "{'loss': 2.2549, 'grad_norm': 1.5, 'learning_rate': 0.0005, 'epoch': 0.02}"
 
 RULE = Rule(
-    id=ID,
     kind="learning",
     on=(events.OutputMatched, events.AttemptEnded),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
     words=WORDS,
-    cases=[
+    in_dry_run=True,
+    cases=lambda: [
         Case(
             "a log line during training, and the losses themselves are unknown",
             [*started(), *printed(ID, _LINE, stream="stdout")],

@@ -72,7 +72,6 @@ def _judge_score(state: RunState, limits: Mapping[str, float]) -> Finding | None
         return None
     is_clearly_worse = points[-1].value < (1 - limits["below"]) * first.value
     return Finding(
-        rule="not-better-than-initial",
         severity="warn" if is_clearly_worse else "note",
         message=f"{name} was never better than in the first validation: {first.value:.4g} in epoch {first.epoch}, at best "
         f"{best.value:.4g} later, {points[-1].value:.4g} at the end.",
@@ -99,7 +98,6 @@ def _judge_loss(state: RunState, limits: Mapping[str, float]) -> Finding | None:
     if rise <= NOISE * change.noise or rise <= limits["above"] * change.early:
         return None
     return Finding(
-        rule="not-better-than-initial",
         severity="warn" if uses_loader(state.attempt) else "note",
         message=f"The loss ended higher than it started: {change.late:.4g} compared with {change.early:.4g} (± {change.noise:.2g}).",
         evidence=[
@@ -116,13 +114,11 @@ def _judge_loss(state: RunState, limits: Mapping[str, float]) -> Finding | None:
 
 RISING = [1.0 + n / 100 + 0.1 * (n % 3) for n in range(240)]
 RULE = Rule(
-    id="not-better-than-initial",
     kind="proof",
     on=(events.AttemptEnded,),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
-    cases=[
+    cases=lambda: [
         Case(
             "the first validation was the best",
             [*started(), *validations(fitness=[0.4, 0.3, 0.35, 0.2, 0.25]), *ended(0, last_step=500)],

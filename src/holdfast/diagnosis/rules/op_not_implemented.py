@@ -53,7 +53,6 @@ def judge(state: RunState) -> Finding | None:
 def _report_missing(state: RunState, words: str) -> Finding:
     operator = _find_operator(words)
     return Finding(
-        rule="op-not-implemented",
         severity="fatal",
         message=f"The run failed {describe_position(state.attempt)}: this version of torch does not implement {operator} for the Apple GPU.",
         evidence=[words],
@@ -69,7 +68,6 @@ def _report_missing(state: RunState, words: str) -> Finding:
 def _report_fallback(text: str) -> Finding:
     operator = _find_operator(text)
     return Finding(
-        rule="op-not-implemented",
         severity="note",
         message=f"{operator} runs on the CPU because this version of torch does not implement it for the Apple GPU: steps that use it "
         "are slower.",
@@ -95,14 +93,14 @@ _WARNING = (
 )
 
 RULE = Rule(
-    id="op-not-implemented",
     kind="exit",
     on=(events.AttemptEnded, events.OutputMatched),
     judge=judge,
-    page=__doc__ or "",
     words=(FALLBACK,),
     cause=50,
-    cases=[
+    fails_again=True,
+    remedies=("mps-fallback", "next-device"),
+    cases=lambda: [
         Case("before the first step", [*on_mac(), *raises(_MESSAGE, last_step=0)], "fatal"),
         Case(
             "torch's message if there is no kernel for the layout",

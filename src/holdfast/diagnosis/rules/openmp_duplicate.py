@@ -61,7 +61,6 @@ def judge(state: RunState) -> Finding | None:
     if not traces:
         return None
     return Finding(
-        rule="openmp-duplicate",
         severity="fatal",
         confidence="proven" if words else "likely",
         message=f"Two OpenMP runtimes in one process {'aborted it' if words else 'most likely crashed it'} "
@@ -100,13 +99,13 @@ _FAULT_HANDLER = (
 )
 
 RULE = Rule(
-    id="openmp-duplicate",
     kind="exit",
     on=(events.AttemptEnded,),
     judge=judge,
-    page=__doc__ or "",
     cause=65,
-    cases=[
+    fails_again=True,
+    remedies=("as-it-is", "one-thread"),
+    cases=lambda: [
         Case(
             "the OpenMP runtime aborts the process",
             [*on_mac(), *losses(1.0), *ended(signal="SIGABRT", words=_MESSAGES)],

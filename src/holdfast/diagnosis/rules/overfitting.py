@@ -86,7 +86,6 @@ def judge(state: RunState) -> Finding | None:
     best = best_of(by_attempt)
     is_improving = best is not None and best.higher_is_better and best.since < STILL_IMPROVING
     return Finding(
-        rule="overfitting",
         severity="note" if is_improving else "warn",
         message=f"{rise.name} has risen by {100 * rise.share:.0f}% since epoch {rise.best.epoch} (from {rise.best.value:.4g} "
         f"to {rise.now:.4g}) while {training_fall}: the model is memorizing its training data.",
@@ -169,14 +168,13 @@ def _describe_fall(name: str, then: float, now: float, min_fall: float) -> str |
 UP = [5.0, 4.2, 3.8, 3.9, 4.1, 4.3, 4.5, 4.7, 4.9, 5.1]
 DOWN = [3.0, 2.4, 2.0, 1.7, 1.5, 1.3, 1.2, 1.1, 1.0, 0.9]
 RULE = Rule(
-    id="overfitting",
     kind="learning",
     on=(events.Metrics,),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
     retractable=True,
-    cases=[
+    charts=("metrics", "validation-loss"),
+    cases=lambda: [
         Case(
             "cls_loss rises on the validation set only",
             [

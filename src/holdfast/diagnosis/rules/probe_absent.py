@@ -41,7 +41,6 @@ def judge(state: RunState) -> Finding | None:
         return None
     why, remedy = reason(attempt)
     return Finding(
-        rule="probe-absent",
         severity="note",
         message=f"No training step was recorded: {why}.",
         evidence=[
@@ -76,12 +75,10 @@ def reason(attempt: AttemptState) -> tuple[str, str]:
 
 
 RULE = Rule(
-    id="probe-absent",
     kind="watching",
     on=(events.AttemptEnded,),
     judge=judge,
-    page=__doc__ or "",
-    cases=[
+    cases=lambda: [
         Case("no Python process loaded the probe", [*started(), *ended(0, last_step=0)], "note"),
         Case("a Python command without torch", [*started(), trains()[0], *ended(0, last_step=0)], "note"),
         Case("the probe recorded training steps", [*started(), *trains(), *losses(1.0), *ended(0)], None),

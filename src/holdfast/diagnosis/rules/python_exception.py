@@ -41,7 +41,6 @@ def judge(state: RunState) -> Finding | None:
             "or search the library's issues for this message",
         ]
     return Finding(
-        rule="python-exception",
         severity="fatal",
         message=f"The script raised an exception {describe_position(state.attempt)}: {line}",
         evidence=[line, *dict.fromkeys(([own] if own is not None else []) + frames[-2:])],
@@ -50,13 +49,12 @@ def judge(state: RunState) -> Finding | None:
 
 
 RULE = Rule(
-    id="python-exception",
     kind="exit",
     on=(events.AttemptEnded,),
     judge=judge,
-    page=__doc__ or "",
     cause=40,
-    cases=[
+    fails_again=True,
+    cases=lambda: [
         Case(
             "during training",
             [*started(), *trains(), *losses(1.0), *ended(1, words=[*TRACEBACK, "ValueError: bad shape"])],

@@ -49,7 +49,6 @@ def judge(state: RunState) -> Finding | None:
         return None
     ranks = attempt.attached.world_size if attempt.attached is not None else 0
     return Finding(
-        rule=ID,
         severity="fatal" if is_lasting else "warn",
         step=differing_steps[0],
         corrupt_from=(weights.equal_at or 0) + 1,
@@ -72,13 +71,11 @@ def _averages_models(attempt: AttemptState) -> bool:
 
 
 RULE = Rule(
-    id=ID,
     kind="learning",
     on=(events.Checksum,),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
-    cases=[
+    cases=lambda: [
         Case(
             "different after the first steps",
             [*started(), *two_ranks(), *checksums(1, "a1", "b1"), *steps(1), *checksums(2, "a2", "b2")],
@@ -94,7 +91,7 @@ RULE = Rule(
             [
                 *started(),
                 *two_ranks(),
-                events.Coverage(at=0.5, kinds={}, step_source="optimizer", optimizers=["PostLocalSGDOptimizer"]),
+                events.Coverage(at=0.5, step_source="optimizer", optimizers=["PostLocalSGDOptimizer"]),
                 *checksums(1, "a1", "b1"),
                 *checksums(2, "a2", "b2"),
             ],

@@ -39,7 +39,6 @@ def judge(state: RunState) -> Finding | None:
     if restored is None or not restored.exact or replayed is None or replayed.differs_at is None:
         return None
     return Finding(
-        rule="resume-inexact",
         severity="warn",
         message=f"The run resumed from the snapshot at step {restored.step}, but starting at step {replayed.differs_at} its "
         "losses differ from the original ones: the run continues, but the final model will not be bitwise identical.",
@@ -59,12 +58,10 @@ def _make_replay(*, exact: bool = True, differs_at: int | None = None) -> list[e
 
 
 RULE = Rule(
-    id="resume-inexact",
     kind="watching",
     on=(events.Replayed,),
     judge=judge,
-    page=__doc__ or "",
-    cases=[
+    cases=lambda: [
         Case("losses that differ", [*started(), *trains(), *losses(1.0), *_make_replay(differs_at=13)], "warn"),
         Case("identical losses", [*started(), *trains(), *losses(1.0), *_make_replay()], None),
         Case(

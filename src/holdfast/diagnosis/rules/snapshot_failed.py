@@ -9,7 +9,7 @@ arrays, so that loading one never runs code.
 
 **What to do.** Free disk space: snapshots are stored in the run folder, and the newest three are kept. If the finding
 names an object, do not pass it to `holdfast.guard`, or make its `state_dict` contain only numbers and tensors. Holdfast
-tries again after 30 seconds at the earliest.
+waits at least 30 seconds before it tries again.
 
 **Severity.** It is always reported as `warn`.
 """
@@ -34,7 +34,6 @@ def judge(state: RunState) -> Finding | None:
     newest = snapshots.newest or snapshots.restored
     last_good = f"the last good snapshot is from step {newest.step}" if newest is not None else "there is none yet"
     return Finding(
-        rule="snapshot-failed",
         severity="warn",
         message=f"No snapshot could be taken at step {snapshots.failed.step}: {snapshots.failed.why}. Training continues; {last_good}.",
         evidence=[f"step {snapshots.failed.step}: {snapshots.failed.why}"],
@@ -48,12 +47,10 @@ def judge(state: RunState) -> Finding | None:
 _FAILED = events.SnapshotFailed(at=2.0, step=9, why="No space left on device")
 
 RULE = Rule(
-    id="snapshot-failed",
     kind="watching",
     on=(events.SnapshotFailed,),
     judge=judge,
-    page=__doc__ or "",
-    cases=[
+    cases=lambda: [
         Case("a full disk", [*started(), *trains(), *losses(1.0), _FAILED], "warn"),
         Case(
             "a snapshot that was taken",

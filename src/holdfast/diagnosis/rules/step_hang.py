@@ -43,7 +43,6 @@ def judge(state: RunState) -> Finding | None:
         return None
     frames = [line.strip() for line in attempt.stacks.text.splitlines() if line.strip().startswith("File ")]
     return Finding(
-        rule="step-hang",
         severity="fatal",
         message=(
             f"The training process hangs {describe_position(attempt)}: nothing happened for {attempt.no_progress.seconds:.0f} s, "
@@ -61,13 +60,13 @@ def judge(state: RunState) -> Finding | None:
 
 
 RULE = Rule(
-    id="step-hang",
     kind="resources",
     on=(events.Stacks,),
     judge=judge,
-    page=__doc__ or "",
     cause=90,
-    cases=[
+    charts=("pace",),
+    remedies=("no-workers", "as-it-is", "next-device"),
+    cases=lambda: [
         Case(
             "two identical stack dumps after a long pause",
             [*started(), *trains(), *losses(1.0), _QUIET, events.Stacks(at=430.0, pid=100, text=_STACK, same=True)],

@@ -42,15 +42,13 @@ from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import ended, started
-from holdfast.testing.series import epoch, note, schedule, steps
+from holdfast.testing.series import FRAMEWORK, epoch, note, schedule, steps
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import AttemptState, RunState
 
 LIMITS = {"share": 0.9}
 EARLY_STOP = r"(?i:\bearly[ _-]?stop)"
-ENDED_EARLY = "ended the training before its last epoch"
-"""The note of an adapter when the trainer stopped early on purpose."""
 WARM_UP = ("LinearLR", "ConstantLR")
 
 
@@ -66,7 +64,7 @@ def _stopped_on_purpose(attempt: AttemptState) -> bool:
     words = attempt.ended.last_lines if attempt.ended is not None else []
     return (
         "steps-missing" in attempt.printed
-        or any(ENDED_EARLY in note.what for note in attempt.notes)
+        or attempt.has_note("stopped-early")
         or any(re.search(EARLY_STOP, line) for line in words)
     )
 
@@ -76,7 +74,6 @@ def _judge_epochs(attempt: AttemptState) -> Finding | None:
     if done is None or planned is None or done >= planned:
         return None
     return Finding(
-        rule="steps-missing",
         severity="warn",
         message=f"The command ended with exit status 0 after {done} of {planned} epochs, and the trainer did not report that it "
         "stopped on purpose.",
@@ -102,7 +99,6 @@ def _judge_schedules(attempt: AttemptState, share: float) -> Finding | None:
             else ": the learning rate did not reach its final value"
         )
         return Finding(
-            rule="steps-missing",
             severity="warn",
             message=f"{scheduler.scheduler} was created for {planned} steps and made {done}{why}.",
             evidence=[
@@ -128,14 +124,13 @@ def _is_built_for_steps_stepped_by_epoch(attempt: AttemptState, planned: int, do
 
 
 RULE = Rule(
-    id="steps-missing",
     kind="proof",
     on=(events.AttemptEnded,),
     judge=judge,
     limits=LIMITS,
     words=(EARLY_STOP,),
-    page=__doc__ or "",
-    cases=[
+    contradicts=("planned-steps-done",),
+    cases=lambda: [
         Case(
             "a scheduler that was created for steps is stepped once per epoch",
             [
@@ -158,15 +153,15 @@ RULE = Rule(
         ),
         Case(
             "epochs are missing",
-            [*started(), *epoch(4, step=40, planned=10, source="ultralytics"), *ended(0, last_step=40)],
+            [*started(), *epoch(4, step=40, planned=10, source=FRAMEWORK), *ended(0, last_step=40)],
             "warn",
         ),
         Case(
             "the trainer stopped early on purpose",
             [
                 *started(),
-                *epoch(4, step=40, planned=10, source="ultralytics"),
-                *note("ultralytics ended the training before its last epoch", "epoch 4 of 10, patience 3"),
+                *epoch(4, step=40, planned=10, source=FRAMEWORK),
+                *note("stopped-early", "epoch 4 of 10, patience 3"),
                 *ended(0, last_step=40),
             ],
             None,
@@ -187,7 +182,7 @@ RULE = Rule(
                 *started(),
                 *steps(*[1.0] * 100),
                 *schedule("OneCycleLR", step=100, planned=100, done=99),
-                *epoch(10, step=100, planned=10, source="ultralytics"),
+                *epoch(10, step=100, planned=10, source=FRAMEWORK),
                 *ended(0, last_step=100),
             ],
             None,
@@ -227,7 +222,7 @@ RULE = Rule(
             [
                 *started(),
                 *steps(*[1.0] * 40),
-                *epoch(4, step=40, planned=10, source="ultralytics"),
+                *epoch(4, step=40, planned=10, source=FRAMEWORK),
                 *schedule("OneCycleLR", step=40, planned=100, done=40),
                 *ended(0, last_step=100),
             ],
@@ -238,8 +233,8 @@ RULE = Rule(
             [
                 *started(),
                 *steps(*[1.0] * 40),
-                *epoch(4, step=40, planned=10, source="ultralytics"),
-                *note("events were lost: they could not be written", "60 lines"),
+                *epoch(4, step=40, planned=10, source=FRAMEWORK),
+                *note("events-lost", "60 lines"),
                 *steps(1.0, first=100),
                 *ended(0, last_step=100),
             ],
@@ -247,7 +242,7 @@ RULE = Rule(
         ),
         Case(
             "the command failed (covered by other rules)",
-            [*started(), *epoch(4, step=40, planned=10, source="ultralytics"), *ended(1, last_step=40)],
+            [*started(), *epoch(4, step=40, planned=10, source=FRAMEWORK), *ended(1, last_step=40)],
             None,
         ),
     ],

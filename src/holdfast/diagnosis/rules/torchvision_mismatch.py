@@ -22,16 +22,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import describe_position, find_failure, match_exception
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.exits import describe_position
+from holdfast.diagnosis.rule import Case
+from holdfast.diagnosis.signature import signature_rule
 from holdfast.diagnosis.versions import format_version, torchvision_for, versions_of
-from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import ended, losses, started, trains
 from holdfast.testing.signatures import raises
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
+    from holdfast.schema.events import AttemptEnded
 
 _WORDS = (
     r"operator torchvision::\w+ does not exist",
@@ -43,13 +44,8 @@ _WORDS = (
 WORKAROUND = "run it without --observe-only: Holdfast then computes nms in plain torch, and the rest of torchvision can be imported"
 
 
-def judge(state: RunState) -> Finding | None:
-    end = find_failure(state)
-    words = match_exception(end, *_WORDS) if end is not None else None
-    if words is None:
-        return None
+def _report(state: RunState, _end: AttemptEnded, words: str) -> Finding | None:
     return Finding(
-        rule="torchvision-mismatch",
         severity="fatal",
         message=f"torchvision's compiled operators are missing {describe_position(state.attempt)}: it was built for a different version of torch.",
         evidence=[words],
@@ -81,14 +77,12 @@ _NOT_LOADED = (
     "or if you had errors while compiling torchvision from source."
 )
 
-RULE = Rule(
-    id="torchvision-mismatch",
-    kind="exit",
-    on=(events.AttemptEnded,),
-    judge=judge,
-    page=__doc__ or "",
+RULE = signature_rule(
+    *_WORDS,
+    report=_report,
     cause=50,
-    cases=[
+    fails_again=True,
+    cases=lambda: [
         Case(
             "on import",
             [*started(), *raises("RuntimeError: operator torchvision::nms does not exist", last_step=0)],

@@ -52,7 +52,6 @@ def judge(state: RunState) -> Finding | None:
         return None
     largest = max(tensor.update_ulps or 0.0 for tensor in lost)
     return Finding(
-        rule=ID,
         severity="note",
         message=(
             f"Updates are lost to rounding: {unchanged_rows} of {rows} rows with a gradient did not change, "
@@ -71,13 +70,11 @@ def judge(state: RunState) -> Finding | None:
 
 
 RULE = Rule(
-    id=ID,
     kind="learning",
     on=(events.WeightUpdates,),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
-    cases=[
+    cases=lambda: [
         Case(
             "bfloat16 with a small learning rate",
             [*started(), *(e for s in (2, 30) for e in weight_updates(s, *(stuck(n, 0.2) for n in "abc")))],

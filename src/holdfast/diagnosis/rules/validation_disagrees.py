@@ -28,6 +28,7 @@ import math
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.aggregators.metrics import best_of, is_known_score, over_attempts
+from holdfast.diagnosis.hints import hint
 from holdfast.diagnosis.rule import Case, Rule
 from holdfast.schema import events
 from holdfast.schema.events import as_number
@@ -64,7 +65,6 @@ def judge(state: RunState) -> Finding | None:
         low, high = sorted((earlier_score, final_score))
         if high - low > limits["apart"] and high > limits["factor"] * low:
             return Finding(
-                rule="validation-disagrees",
                 severity="warn",
                 message=f"{name} of the best checkpoint is {final_score:.4g} in the final validation, but was {earlier_score:.4g} {where}: one of "
                 "the two is wrong.",
@@ -73,8 +73,8 @@ def judge(state: RunState) -> Finding | None:
                     f"{metrics.final.source}: {final_score:.4g}",
                 ],
                 remedies=[
-                    "validate the checkpoint on the CPU (yolo val model=best.pt device=cpu) and trust that result",
-                    "then use a newer torch, or validate with half=False",
+                    f"validate the checkpoint on the CPU{hint(state, 'validate-on-cpu')} and trust that result",
+                    f"then use a newer torch, or validate in full precision{hint(state, 'validate-in-full-precision')}",
                 ],
                 confidence="likely",
             )
@@ -89,13 +89,13 @@ def _find_score_in_training(by_attempt: Sequence[Metrics], name: str, epoch: int
 
 TRAINING = validations(metrics__mAP50=[0.1, 0.2, 0.297, 0.29], fitness=[0.05, 0.1, 0.2, 0.19])
 RULE = Rule(
-    id="validation-disagrees",
     kind="proof",
     on=(events.Metrics,),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
-    cases=[
+    suspects_device=True,
+    remedies=("validation-on-cpu",),
+    cases=lambda: [
         Case("the final validation is much better", [*started(), *TRAINING, *final(metrics__mAP50=0.78)], "warn"),
         Case("the final validation is much worse", [*started(), *TRAINING, *final(metrics__mAP50=0.1)], "warn"),
         Case("the final validation is 0", [*started(), *TRAINING, *final(metrics__mAP50=0.0)], "warn"),

@@ -11,8 +11,8 @@ the whole set that are collected before they are scored, many boxes per image (`
 CPU batch by batch. Wrap the evaluation in `torch.no_grad()`.
 
 **When it is reported.** In at least two evaluations, memory usage was more than 1.5 times as high as during the
-training before it, and more than 1 GiB higher. Memory must have been measured both during each evaluation and during
-the training before it.
+training steps before it, and more than 1 GiB higher. Memory must have been measured both during each evaluation and
+during the training steps before it.
 
 **Severity.** It is reported as `warn` if less than 5% of the machine's memory was available during one of these
 evaluations, and as a `note` otherwise.
@@ -24,9 +24,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.diagnosis.hints import hint
+from holdfast.diagnosis.remedy_ids import LIGHTER_VALIDATION
 from holdfast.diagnosis.rule import Case, Rule
-from holdfast.diagnosis.units import GIB, size
 from holdfast.schema import events
+from holdfast.schema.units import GIB, size
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import started, trains
 from holdfast.testing.resources import sample
@@ -52,9 +54,8 @@ def judge(state: RunState) -> Finding | None:
     min_left = min(evaluation.during.available for evaluation in spikes)
     is_close = total is not None and min_left < limits["available_part"] * total
     during, training, which = _find_spike(spikes[-1], limits) or (0, 0, "")
-    ultralytics = state.attempt.adapter == "ultralytics"
+    fewer_boxes = hint(state, "fewer-boxes")
     return Finding(
-        rule="validation-memory-spike",
         severity="warn" if is_close else "note",
         message=(
             f"Evaluation takes {during / training:.1f} times the memory of training ({size(during)} compared with {size(training)})"
@@ -66,8 +67,8 @@ def judge(state: RunState) -> Finding | None:
         ],
         remedies=[
             "wrap the evaluation in torch.no_grad(), and move results to the CPU batch by batch",
-            "use a smaller validation batch" + (" and plots=False half=True" if ultralytics else ""),
-            *(["keep fewer boxes per image (max_det=100)"] if ultralytics else []),
+            f"use a smaller validation batch, half precision and no plots{hint(state, 'lighter-validation')}",
+            *([f"keep fewer boxes per image{fewer_boxes}"] if fewer_boxes else []),
             "use fewer DataLoader workers for evaluation",
         ],
     )
@@ -95,13 +96,15 @@ def _make_evaluations(times: int, training: float, during: float, *, others: flo
 
 
 RULE = Rule(
-    id="validation-memory-spike",
     kind="resources",
     on=(events.Evaluation,),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
-    cases=[
+    predicts_kill=True,
+    restarts_while_running=True,
+    charts=("memory",),
+    remedies=LIGHTER_VALIDATION,
+    cases=lambda: [
         Case("twice the memory of training, each time", _make_evaluations(3, 3.0, 6.0), "note"),
         Case("almost no memory is left", _make_evaluations(3, 5.0, 13.5), "warn"),
         Case("a single evaluation", _make_evaluations(1, 3.0, 9.0), None),

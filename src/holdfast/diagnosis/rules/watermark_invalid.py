@@ -24,32 +24,27 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.exits import find_failure, match_exception
-from holdfast.diagnosis.rule import Case, Rule
-from holdfast.schema import events
+from holdfast.diagnosis.rule import Case
+from holdfast.diagnosis.signature import signature_rule
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import ended
 from holdfast.testing.signatures import on_mac, raises
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
+    from holdfast.schema.events import AttemptEnded
 
 _WORDS = r"invalid (?:low|high) watermark ratio ([\d.]+)"
 HIGH, LOW = "PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK_RATIO"
 
 
-def judge(state: RunState) -> Finding | None:
-    end = find_failure(state)
-    words = match_exception(end, _WORDS) if end is not None else None
-    if words is None:
-        return None
+def _report(state: RunState, _end: AttemptEnded, words: str) -> Finding | None:
     match = re.search(_WORDS, words)
     environment = state.started.environment if state.started is not None else {}
     settings = [f"{name}={environment[name]}" for name in (HIGH, LOW) if name in environment]
     high = _parse_ratio(environment.get(HIGH))
     both = f"{HIGH}={high:g} {LOW}={max(0.0, high - 0.1):g}" if high else f"{HIGH}=1.0 {LOW}=0.9"
     return Finding(
-        rule="watermark-invalid",
         severity="fatal",
         message=f"torch rejects the memory limits for MPS: {match[1] if match else 'a ratio'} is out of range"
         + (f" ({', '.join(settings)})." if settings else "."),
@@ -70,14 +65,13 @@ def _parse_ratio(text: str | None) -> float | None:
 
 _MESSAGE = "RuntimeError: invalid low watermark ratio 1.4"
 
-RULE = Rule(
-    id="watermark-invalid",
-    kind="exit",
-    on=(events.AttemptEnded,),
-    judge=judge,
-    page=__doc__ or "",
+RULE = signature_rule(
+    _WORDS,
+    report=_report,
     cause=50,
-    cases=[
+    fails_again=True,
+    remedies=("both-watermarks",),
+    cases=lambda: [
         Case(
             "only the high ratio was set", [*on_mac(environment={HIGH: "0.7"}), *raises(_MESSAGE, last_step=0)], "fatal"
         ),

@@ -10,8 +10,8 @@ that is then discarded (for example, `addcmul_` and `addcdiv_` in `Adam.step()` 
 the optimizer's own step skips or restores parameters, or works on a copy.
 
 **What to do.** Make the parameter contiguous before the optimizer is created (`p.data = p.data.contiguous()`), or
-install a newer torch. To find out whether the device is the cause, run a few steps on the CPU: if the tensor changes
-there, it is.
+install a newer torch. To find out whether the device is the cause, run a few steps on the CPU. If the tensor changes
+there, the device is the cause.
 
 **When it is reported.** Any of these conditions is sufficient:
 
@@ -83,7 +83,6 @@ def _report_tensors(tensors: dict[str, Stuck], severity: Severity) -> Finding:
     rows = f"{first.stuck} of {first.with_gradient} rows with a gradient"
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return Finding(
-        rule=ID,
         severity=severity,
         step=min(tensor.first_step for tensor in tensors.values()),
         message=f"{names[0]}{more} did not change despite a nonzero gradient ({rows}): this part of the model does not learn.",
@@ -115,7 +114,6 @@ def _judge_unknown_updates(weights: Weights, min_samples: float, min_steps: floa
     if not unknown:
         return None
     return Finding(
-        rule=ID,
         severity="fatal",
         message=f"None of the {newest.checked} weight tensors has changed in {newest.step} steps although they have gradients.",
         evidence=[
@@ -127,13 +125,16 @@ def _judge_unknown_updates(weights: Weights, min_samples: float, min_steps: floa
 
 
 RULE = Rule(
-    id=ID,
     kind="learning",
     on=(events.WeightUpdates,),
     judge=judge,
     limits=LIMITS,
-    page=__doc__ or "",
-    cases=[
+    corrupts_state=True,
+    suspects_device=True,
+    in_dry_run=True,
+    contradicts=("weights-moved",),
+    remedies=("next-device",),
+    cases=lambda: [
         Case(
             "a whole tensor does not change",
             [*started(), *trains(), *steps(2), *weight_updates(2, stuck("fc.weight", 4000.0))],

@@ -37,8 +37,6 @@ from holdfast.testing.relations import steps, weight_updates
 if TYPE_CHECKING:
     from holdfast.diagnosis.run_state import RunState
 
-ID = "weights-outside-optimizer"
-
 
 def judge(state: RunState) -> Finding | None:
     weights = state.attempt.weights
@@ -58,7 +56,6 @@ def judge(state: RunState) -> Finding | None:
     else:
         message = f"The loss uses {outside} parameter tensors that are not in any optimizer: they are never updated."
     return Finding(
-        rule=ID,
         severity=severity,
         step=graph.step,
         message=message,
@@ -84,12 +81,11 @@ def _make_graph(outside: list[str], unused: list[str], *, held: int = 4, in_eval
 
 
 RULE = Rule(
-    id=ID,
     kind="learning",
     on=(events.Graph,),
     judge=judge,
-    page=__doc__ or "",
-    cases=[
+    in_dry_run=True,
+    cases=lambda: [
         Case(
             "an optimizer with stale parameters",
             [*started(), *trains(), *steps(2), *_make_graph(["fc.weight", "fc.bias"], ["a", "b", "c", "d"])],

@@ -1,4 +1,5 @@
-"""The checks, one per module. To add a check, add a module with a `CHECK` here; it needs no registration.
+"""The checks, one per module. To add a check, add a module with a `CHECK` here, or to the `checks` of a framework; it is
+found automatically.
 
 check.py defines a check and its context, context.py builds the context, runner.py runs the checks within their time limits.
 """
@@ -11,8 +12,9 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
+from holdfast.frameworks import find_modules
 from holdfast.preflight.checks.check import KINDS
-from holdfast.schema.pages import read_page
+from holdfast.schema.pages import read_page, to_id
 
 if TYPE_CHECKING:
     from holdfast.preflight.checks.check import Check
@@ -22,7 +24,12 @@ if TYPE_CHECKING:
 def all_checks() -> tuple[Check, ...]:
     """Return the checks in the order in which they run: by kind, the ones with the longest time limit last."""
     modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
-    checks = [replace(module.CHECK, page=read_page(module)) for module in modules if hasattr(module, "CHECK")]
+    modules += find_modules("checks")
+    checks = [
+        replace(module.CHECK, id=to_id(module), page=read_page(module))
+        for module in modules
+        if hasattr(module, "CHECK")
+    ]
     return tuple(sorted(checks, key=lambda check: (KINDS.index(check.kind), check.seconds, check.id)))
 
 

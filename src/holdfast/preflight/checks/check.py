@@ -16,12 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from holdfast.frameworks import COMMAND, default, find_framework
 from holdfast.process.sensors import free_disk
+from holdfast.schema.devices import device_kind
 from holdfast.schema.verdicts import Finding
 
 if TYPE_CHECKING:
+    from holdfast.frameworks.base import Framework
     from holdfast.machine import Machine
-    from holdfast.preflight.checks.forecast_trial import ShortRun
     from holdfast.preflight.checks.interpreter import Interpreter, Reply
     from holdfast.preflight.dry_run.run import DryRunResult
     from holdfast.schema.plan import Plan
@@ -56,9 +58,9 @@ class CheckContext:
     cwd: Path
     machine: Machine
     environment: Mapping[str, str]
-    """The environment variables of the training."""
+    """The environment variables of the training process."""
     interpreter: Interpreter | None = None
-    """Facts about the Python that the training would run under; None if no interpreter could be queried."""
+    """Facts about the Python interpreter that the training script would use; None if no interpreter could be queried."""
     no_interpreter: str = ""
     """Why there is no interpreter."""
     is_guessed: bool = False
@@ -68,11 +70,11 @@ class CheckContext:
     device: str | None = None
     """As requested: "cpu", "mps", "cuda", "cuda:1", "auto", ...; None if no device was requested."""
     imports: frozenset[str] = frozenset()
-    """Packages that the training's own script imports, if the script can be read."""
+    """Packages that the training script itself imports, if the script can be read."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Framework settings found in the plan or the command: data, model, imgsz, batch, workers, cache, ..."""
     data: Path | None = None
-    """The YAML file of a YOLO dataset, if one is known; the file may not exist."""
+    """The YAML file of a dataset, if one is known; the file may not exist."""
     write_split: Path | None = None
     """A folder to write a better split to; None: only report the split."""
     run_python: PythonRunner | None = None
@@ -84,8 +86,8 @@ class CheckContext:
     deadline: Callable[[], float] = lambda: 60.0
     notify: Callable[[int, int | None, str], None] = lambda _done, _total, _what: None
     """Reports progress: done, total and the unit; total is None if it is unknown."""
-    short_run: ShortRun | None = None
-    """The measurements of a short run of the plan, if one was already made."""
+    short_run: Any = None
+    """The measurements of a short run of the plan, if the framework has already made one."""
     free_disk: Callable[[Path], int] = free_disk
     cores: int = field(default_factory=lambda: os.cpu_count() or 1)
 
@@ -118,17 +120,24 @@ class CheckContext:
         return self.interpreter is not None and self.interpreter.on_mac
 
     @property
-    def uses_ultralytics(self) -> bool:
-        """Whether the plan, the command or the script's own imports show that Ultralytics trains."""
-        if self.plan is not None and self.plan.trainer == "ultralytics":
-            return True
-        return "ultralytics" in self.imports or any(
-            Path(word).name in ("yolo", "ultralytics") for word in self.command[:4]
-        )
+    def framework(self) -> Framework:
+        """The framework that the plan, the command or the script's own imports name."""
+        return find_framework(self.plan.trainer if self.plan is not None else None, self.command, self.imports)
+
+    @property
+    def settings_framework(self) -> Framework:
+        """The framework whose names the settings have. A command of which nothing is known may use any."""
+        return self.framework if self.framework.name != COMMAND else default()
+
+    @property
+    def named_device(self) -> str | None:
+        """The requested device, if it was named; None for `auto`."""
+        return self.device if device_kind(self.device) else None
 
     def trains_on(self, kind: str) -> bool | None:
-        """Return whether the training will use this kind of device ("mps", "cuda", "cpu"); None if that is unknown."""
-        return None if self.device in (None, "auto") else device_kind(self.device) == kind
+        """Return whether training will use this kind of device ("mps", "cuda", "cpu"); None if that is unknown."""
+        named = device_kind(self.device)
+        return named == kind if named else None
 
 
 @dataclass(frozen=True)
@@ -142,17 +151,18 @@ class Case:
 
 @dataclass(frozen=True)
 class Check:
-    id: str
-    """Stable; the module's name in kebab-case."""
     kind: Kind
     run: Callable[[CheckContext], Answer]
-    page: str
-    """The module's docstring: what the check does, why, what to do, sources."""
     needs: tuple[Need, ...] = ()
     """If one of these is missing, the check does not run and reports that."""
     seconds: float = 30.0
     """The time limit."""
-    cases: tuple[Case, ...] = ()
+    cases: Callable[[], tuple[Case, ...]] = tuple
+    """Called only by tests and for documentation."""
+    id: str = ""
+    """The name of the module in kebab case, set when the check is found. It is stable."""
+    page: str = ""
+    """The docstring of the module, set when the check is found: what the check does, why, what to do, sources."""
 
 
 def finding(
@@ -191,11 +201,3 @@ def find_missing_need(check: Check, context: CheckContext) -> str | None:
                 "this check needs a training command or a plan: holdfast check -- COMMAND, or holdfast check PLAN.toml"
             )
     return None
-
-
-def device_kind(device: str | None) -> str:
-    """Return the type of a device: "cuda" for "0", "0,1" and "cuda:1", "mps" for "mps:0"."""
-    text = str(device if device is not None else "").strip().lower().strip("[]() ")
-    if text.lstrip("-").replace(",", "").replace(" ", "").isdigit():
-        return "cuda"
-    return text.partition(":")[0]

@@ -10,15 +10,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.frameworks import by_name, framework_packages
 from holdfast.machine import this_machine
 from holdfast.preflight.checks.check import CheckContext
-from holdfast.preflight.checks.interpreter import FACTS, PythonClient, parse_facts
+from holdfast.preflight.checks.interpreter import FACTS, PACKAGES, PythonClient, parse_facts
 from holdfast.process.launch_errors import make_launch_error
+from holdfast.process.parse_value import parse_value
 from holdfast.process.python_discovery import default_python, find_imports, find_program, find_python, find_script
 from holdfast.schema.errors import CommandNotRunnable
 from holdfast.storage.folder import working_folder
 from holdfast.storage.safe_files import is_file
-from holdfast.supervisor.stage_command import yolo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,7 +41,7 @@ _NAMES = {
     "img_size": "imgsz",
     "weights": "model",
 }
-"""Other trainers' names of Ultralytics settings."""
+"""Other names of these settings, as scripts use them."""
 _SETTINGS = frozenset(
     (
         *("batch", "cache", "close_mosaic", "data", "device", "epochs", "imgsz", "model", "optimizer", "project"),
@@ -119,7 +120,7 @@ def _find_python(
         return find_python(command_words, cwd, environment) or default_python(environment)
     if plan is not None:
         with contextlib.suppress(CommandNotRunnable):
-            return find_python(yolo(None), cwd, environment)
+            return find_python(by_name(plan.trainer).find_command(), cwd, environment)
     if importlib.util.find_spec("torch") is not None:
         return [sys.executable]
     return default_python(environment) or [sys.executable]
@@ -130,7 +131,8 @@ def _query_facts(
 ) -> tuple[Interpreter | None, str]:
     # If the script cannot be read, try the one library that is known to crash together with torch.
     libraries = [name for name in OPENMP_LIBRARIES if name in imports] if imports else ["faiss"]
-    reply = client(FACTS, libraries, "", seconds)
+    packages = [*PACKAGES, *framework_packages()]
+    reply = client(FACTS, [",".join(packages), *libraries], "", seconds)
     known = parse_facts(reply)
     if known is not None:
         return known, ""
@@ -158,7 +160,7 @@ def _device(asked: str | None, plan: Plan | None, settings: Mapping[str, Any]) -
 
 
 def parse_settings(command: Sequence[str]) -> dict[str, Any]:
-    """Parse settings from a command: `imgsz=640` in Ultralytics' style, `--img 640` and `--img=640` in the style of others."""
+    """Parse settings from a command: `imgsz=640`, `--img 640` and `--img=640`."""
     found: dict[str, Any] = {}
     for n, word in enumerate(command):
         name, equals, value = word.partition("=")
@@ -171,17 +173,3 @@ def parse_settings(command: Sequence[str]) -> dict[str, Any]:
         elif name.startswith("--") and n + 1 < len(command) and not command[n + 1].startswith("--"):
             found[plain] = parse_value(command[n + 1])
     return found
-
-
-def parse_value(text: str) -> Any:
-    lower = text.strip().lower()
-    if lower in ("true", "false"):
-        return lower == "true"
-    if lower in ("none", "null"):
-        return None
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text.strip("\"'")

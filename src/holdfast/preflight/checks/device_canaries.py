@@ -29,11 +29,12 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.preflight.case_contexts import linux, mac
 from holdfast.preflight.case_dry_runs import on_cpu, on_mps, recorded_dry_run
-from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, device_kind, finding
+from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
 from holdfast.preflight.checks.interpreter import Reply
 from holdfast.preflight.dry_run.cache import SECONDS, get_dry_run
 from holdfast.probe.holdfast_probe.env_scripts import canaries as runner
 from holdfast.probe.holdfast_probe.op_check import canaries
+from holdfast.schema.devices import device_kind, parse_device
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,12 +56,12 @@ def run(context: CheckContext) -> Answer:
             return _make_answer(context, reports)
         if dry_run.steps:
             return Answer("nothing to test: everything ran on the CPU")
-    kind = device_kind(context.device)
-    if kind in ("", "auto", "cpu"):
+    requested = parse_device(context.device)
+    if not requested.kind.is_accelerator:
         raise NotChecked("no accelerator was requested: use --device mps or --device cuda")
     if context.interpreter is None or context.interpreter.torch is None:
         raise NotChecked(context.no_interpreter or "torch is not available")
-    device = {"cuda": "cuda:0"}.get(kind, kind)
+    device = requested.names[0]
     reply = context.run_program(RUNNER, device, stdin=CANARIES.read_text(), seconds=60.0)
     results = next((line["results"] for line in reply.lines if "results" in line), None)
     if results is None:
@@ -104,12 +105,10 @@ def _record_line(wrong: str | None = None) -> dict[str, Any]:
 _LOST = "zeros(3) with 1 and 3 written gives [0.0, 3.0, 3.0] instead of [0.0, 1.0, 3.0]"
 
 CHECK = Check(
-    id=ID,
     kind="device",
     run=run,
-    page=__doc__ or "",
     seconds=SECONDS,
-    cases=(
+    cases=lambda: (
         Case("a script on MPS, no known bug", on_mps(recorded_dry_run(_record_line())), "passed"),
         Case(
             "a script on MPS, writes of single elements are lost",

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.preflight.case_dry_runs import on_cpu, on_mps, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
 from holdfast.preflight.dry_run.cache import SECONDS, explain_no_steps, get_dry_run
+from holdfast.schema.devices import parse_device
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,7 +81,7 @@ def _make_finding(line: Mapping[str, Any], dry_run: DryRunResult) -> Finding:
 
 
 def _choose_severity(line: Mapping[str, Any], dry_run: DryRunResult) -> Severity:
-    """Return "warn" for a missing operator: the training may catch the error, or the CPU may run the operator instead."""
+    """Return "warn" for a missing operator: the script may catch the error, or the CPU may run the operator instead."""
     return "warn" if line["kind"] == "raises" and dry_run.steps else "fatal"
 
 
@@ -89,7 +90,9 @@ def _format_issue(known: Mapping[str, Any]) -> str:
 
 
 def _find_device(line: Mapping[str, Any]) -> str:
-    devices = [str(tensor["device"]) for tensor in line["tensors"] if not str(tensor["device"]).startswith("cpu")]
+    devices = [
+        str(tensor["device"]) for tensor in line["tensors"] if parse_device(tensor["device"]).kind.is_accelerator
+    ]
     return devices[0] if devices else "the device"
 
 
@@ -114,13 +117,11 @@ _WRONG = {
 }  # fmt: skip
 
 CHECK = Check(
-    id=ID,
     kind="device",
     run=run,
-    page=__doc__ or "",
     needs=("command",),
     seconds=SECONDS,
-    cases=(
+    cases=lambda: (
         Case("all results agree with the CPU", on_mps(recorded_dry_run(op_check=[_ENDED])), "passed"),
         Case("a script that uses only the CPU", on_cpu(recorded_dry_run(op_check=[_NOTHING])), "passed"),
         Case("an optimizer update is lost", on_mps(recorded_dry_run(op_check=[_WRONG, _ENDED])), "fatal"),

@@ -10,7 +10,7 @@ complete. ultralytics 8.3.203 is an example (ultralytics/hub#1199).
 **What to do.** Remove `non_blocking=True`, install a newer version, or use a different device.
 
 **Limitations.** If everything runs on the CPU, there is nothing to compare. The comparison with the CPU requires that Holdfast can
-change the device: through `device=` in an Ultralytics command or a plan, or through a `--device` option in the command. Otherwise only
+change the device: through `device=` in a plan or in the command of a framework, or through a `--device` option in the command. Otherwise only
 the two runs on the accelerator are compared, and the result says so.
 """
 
@@ -44,7 +44,7 @@ MAX_EVIDENCE = 6
 class Attempt:
     name: str
     device: str | None = None
-    """None: the training's own device."""
+    """None: the device that the script itself uses."""
     jitter: Any = 0.0
     seed: int = 0
 
@@ -56,8 +56,7 @@ def run(context: CheckContext) -> Answer:
         return Answer("nothing to compare: everything ran on the CPU")
     if ended is None:
         raise NotChecked("the first steps were not completed: see device-operators")
-    device = context.device if context.device not in (None, "auto") else None
-    attempts = [Attempt("device-1", device), Attempt("device-2", device)]
+    attempts = [Attempt(name, context.named_device) for name in ("device-1", "device-2")]
     if can_change_device(context):
         jitter = next(iter(ended["devices"].values()), None) or ROUNDING
         attempts += [Attempt("cpu", "cpu"), *(Attempt(f"cpu-moved-{n}", "cpu", jitter, n) for n in (1, 2))]
@@ -69,7 +68,7 @@ def run(context: CheckContext) -> Answer:
 
 def can_change_device(context: CheckContext) -> bool:
     """Return whether Holdfast can change the device of this training."""
-    return context.uses_ultralytics or find_device_argument(context.command) is not None
+    return context.framework.builds_command or find_device_argument(context.command) is not None
 
 
 def make_answer(agreement: StepAgreement, *, asked_cpu: bool, got_cpu: bool) -> Answer:
@@ -97,7 +96,7 @@ def _make_finding(agreement: StepAgreement) -> Finding:
         ],
         remedies=[
             "copy tensors without non_blocking=True",
-            "install the newest torch and ultralytics",
+            "install the newest torch",
             "train on the CPU",
         ],
     )
@@ -122,13 +121,11 @@ def _record_steps(context: CheckContext, attempts: Sequence[Attempt]) -> dict[st
 _NOTHING = {"event": "op-check-ended", "calls": 0, "devices": {}}
 
 CHECK = Check(
-    id=ID,
     kind="device",
     run=run,
-    page=__doc__ or "",
     needs=("command",),
     seconds=SECONDS,
-    cases=(
+    cases=lambda: (
         Case("a script that uses only the CPU", on_cpu(recorded_dry_run(op_check=[_NOTHING])), "passed"),
         Case("no step was completed", on_cpu(recorded_dry_run(losses=(), code=None)), "not checked"),
     ),

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.preflight.case_contexts import linux, mac
-from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, device_kind, finding
+from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
 from holdfast.preflight.checks.interpreter import Reply, Torch
 from holdfast.probe.holdfast_probe.env_scripts import device as runner
+from holdfast.probe.holdfast_probe.env_scripts import facts
+from holdfast.schema.devices import device_kind, parse_device
 
 if TYPE_CHECKING:
     from holdfast.preflight.checks.check import CheckContext
@@ -57,24 +59,19 @@ def run(context: CheckContext) -> Answer:
 
 
 def _list_devices(device: str | None, torch: Torch) -> list[str]:
-    if device in (None, "auto", "-1"):
+    if not device_kind(device) or device == "-1":
         return torch.devices
-    assert device is not None
-    if device_kind(device) != "cuda":
-        return [device]
-    numbers = device.partition(":")[2] if ":" in device else device.strip("[]() ")
-    indices = [part.strip() for part in numbers.split(",") if part.strip().isdigit()]
-    return [f"cuda:{index}" for index in indices] or ["cuda:0"]
+    return parse_device(device).names
 
 
 def _is_visible(name: str, torch: Torch) -> bool:
-    """Return whether torch sees the device. Devices of an unknown type are assumed to be visible and left to torch."""
-    return name in torch.devices or device_kind(name) not in ("cuda", "mps")
+    """Return whether torch sees the device. Kinds that are not listed are assumed to be visible and left to torch."""
+    return name in torch.devices or device_kind(name) not in facts.LISTED
 
 
 def _report_absent(name: str, context: CheckContext, torch: Torch) -> Finding:
     kind = device_kind(name)
-    several = [device for device in torch.devices if device.startswith(kind)]
+    several = [device for device in torch.devices if device_kind(device) == kind]
     hidden = context.environment.get("CUDA_VISIBLE_DEVICES")
     if several:
         why, remedy = f"torch sees only {', '.join(several)}", f"use device={several[0]}"
@@ -94,7 +91,7 @@ def _report_absent(name: str, context: CheckContext, torch: Torch) -> Finding:
         why, remedy = f"CUDA_VISIBLE_DEVICES={hidden!r} hides every GPU", "unset CUDA_VISIBLE_DEVICES"
     else:
         why, remedy = torch.cuda_error or "no driver or no GPU responds", "check the output of nvidia-smi"
-    others = [device for device in torch.devices if not device.startswith(kind)]
+    others = [device for device in torch.devices if device not in several]
     return finding(
         ID,
         "fatal",
@@ -145,13 +142,11 @@ _WRONG = ({"device": "mps", "problem": "a tensor that was copied to the device a
 _CPU = ({"device": "cpu", "problem": None, "seconds": 0.01},)
 
 CHECK = Check(
-    id=ID,
     kind="environment",
     run=run,
-    page=__doc__ or "",
     needs=("torch",),
     seconds=90.0,
-    cases=(
+    cases=lambda: (
         Case("device mps, and MPS works", mac(reply=Reply(_BOTH.lines[:1])), "passed"),
         Case("device auto, and both MPS and the CPU work", mac(device="auto", reply=_BOTH), "passed"),
         Case("device mps, and a copy to MPS and back changes the values", mac(reply=Reply(_WRONG)), "fatal"),

@@ -19,10 +19,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.diagnosis.units import size
-from holdfast.preflight.case_contexts import GIB, linux
+from holdfast.preflight.case_contexts import linux
 from holdfast.preflight.checks import estimates
 from holdfast.preflight.checks.check import Answer, Case, Check, finding
+from holdfast.schema.units import GIB, size
 from holdfast.storage.safe_files import exists
 
 if TYPE_CHECKING:
@@ -82,20 +82,11 @@ def _make_case(amount: float, **settings: Any) -> CheckContext:
 
 
 CHECK = Check(
-    id=ID,
     kind="environment",
     run=run,
-    page=__doc__ or "",
-    cases=(
+    cases=lambda: (
         Case("enough space", _make_case(50 * GIB), "passed"),
-        Case("enough space for a small model", _make_case(3 * GIB, model="yolo11n.pt"), "passed"),
-        Case("not enough space for a large model", _make_case(3 * GIB, model="yolo11x.yaml"), "warn"),
-        Case(
-            "not enough space for a checkpoint every epoch",
-            _make_case(30 * GIB, model="yolo11x.yaml", epochs=100, save_period=1),
-            "warn",
-        ),
-        Case("not enough space for one checkpoint", _make_case(GIB // 2, model="yolo11x.yaml"), "fatal"),
+        Case("not enough space for the whole run", _make_case(GIB), "warn"),
         Case("a full disk", _make_case(0), "fatal"),
     ),
 )

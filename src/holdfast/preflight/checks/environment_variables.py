@@ -211,12 +211,10 @@ def _get_ratio(context: CheckContext, name: str, default: float) -> float:
 
 
 CHECK = Check(
-    id=ID,
     kind="environment",
     run=run,
-    page=__doc__ or "",
     needs=("interpreter",),
-    cases=(
+    cases=lambda: (
         Case("only the high watermark was lowered", mac(environment={HIGH: "0.7"}), "fatal"),
         Case("both watermarks were lowered", mac(environment={HIGH: "0.7", LOW: "0.6"}), "passed"),
         Case("the low watermark is above the high watermark", mac(environment={HIGH: "0.7", LOW: "0.8"}), "fatal"),

@@ -1,6 +1,6 @@
 """How long do a step and an epoch of this command take, and how much memory does it use?
 
-**What it checks.** For commands other than `yolo`: runs the command as it is for about 12 seconds (at most 60), in a scratch copy of its
+**What it checks.** For commands such as `python train.py`: runs the command as it is for about 12 seconds (at most 60), in a scratch copy of its
 working directory. It measures the time of a typical step, the share of it spent waiting for data, the number of batches per epoch, and
 the peak memory of all processes, which it compares with the available memory or the plan's budget.
 
@@ -10,8 +10,8 @@ workers can fix.
 **What to do.** If training waits for data, increase `num_workers` of the DataLoader, or use smaller files or a faster disk. If there is
 too little memory, use a smaller batch with gradient accumulation, or close other programs.
 
-**Limitations.** The total time is not estimated, because the number of epochs is not known. Validation is not measured. For Ultralytics
-commands and plans, see forecast-time, forecast-memory and forecast-disk instead.
+**Limitations.** The total time is not estimated, because the number of epochs is not known. Validation is not measured. For
+commands and plans of a framework that Holdfast knows, see forecast-time, forecast-memory and forecast-disk instead.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ import time
 from statistics import median, quantiles
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.units import duration, size
-from holdfast.preflight.case_contexts import GIB, RecordedMachine
+from holdfast.preflight.case_contexts import RecordedMachine
 from holdfast.preflight.case_dry_runs import on_cpu, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
-from holdfast.preflight.checks.forecast_memory import get_memory_limit
-from holdfast.preflight.checks.forecast_trial import get_ultralytics_plan
-from holdfast.preflight.cost_estimate import UNCERTAINTY, Span
+from holdfast.preflight.checks.estimates import UNCERTAINTY, Span, get_memory_limit
 from holdfast.preflight.dry_run.cache import explain_no_steps
 from holdfast.preflight.dry_run.run import count_occurrences, run_in_scratch
 from holdfast.schema import events
+from holdfast.schema.units import GIB, duration, size
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,8 +50,10 @@ MILLISECONDS = 1000.0
 
 
 def run(context: CheckContext) -> Answer:
-    if get_ultralytics_plan(context) is not None:
-        raise NotChecked("forecast-time, forecast-memory and forecast-disk cover Ultralytics commands and plans")
+    if context.framework.can_forecast(context):
+        raise NotChecked(
+            f"forecast-time, forecast-memory and forecast-disk cover commands and plans of {context.framework.title}"
+        )
     dry_run = _watch_training(context)
     if dry_run.start_error:
         raise NotChecked(f"the command could not be started: {dry_run.start_error}")
@@ -76,13 +76,14 @@ def run(context: CheckContext) -> Answer:
 def _watch_training(context: CheckContext) -> DryRunResult:
     if context.make_dry_run is not None:
         return context.make_dry_run(context)
-    device = context.device if context.device not in (None, "auto") else None
     until = time.monotonic() + WATCHED_S
 
     def enough(attempt: Path) -> bool:
         return time.monotonic() >= until and count_occurrences(STEP, attempt / "rank-0.jsonl") >= WARM_UP + MIN_STEPS
 
-    return run_in_scratch(context, {}, max(1.0, context.seconds_left - CLEANUP_S), device=device, enough=enough)
+    return run_in_scratch(
+        context, {}, max(1.0, context.seconds_left - CLEANUP_S), device=context.named_device, enough=enough
+    )
 
 
 def _span(seconds: list[float]) -> Span:
@@ -143,13 +144,11 @@ def _make_case(dry_run: DryRunResult, available: float = 8.0) -> CheckContext:
 
 
 CHECK = Check(
-    id=ID,
     kind="forecast",
     run=run,
-    page=__doc__ or "",
     needs=("command",),
     seconds=SECONDS,
-    cases=(
+    cases=lambda: (
         Case("enough memory", _make_case(_record_run()), "passed"),
         Case("a script without a DataLoader", _make_case(_record_run(loader=None)), "passed"),
         Case("barely enough memory", _make_case(_record_run(peak=7.5)), "warn"),

@@ -24,6 +24,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 FACTS = Path(facts.__file__)
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "numpy",
+    "faiss-cpu",
+    "faiss-gpu",
+    "faiss",
+    "scikit-learn",
+    "xgboost",
+    "lightgbm",
+    "opencv-python",
+    "opencv-python-headless",
+    "pillow",
+    "lightning",
+    "pytorch-lightning",
+    "transformers",
+)
+"""Distributions whose versions matter, in addition to those of a framework."""
 MAX_STDERR = 4000
 """Characters at the end of a program's stderr that are kept."""
 _HIDDEN_PREFIX = "HOLDFAST_"
@@ -97,15 +115,9 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def versions(self) -> Versions:
-        have = self.packages
-        torch = self.torch.version if self.torch is not None else have.get("torch")
-        return Versions(
-            torch=parse_version(torch),
-            macos=parse_version(self.macos),
-            ultralytics=parse_version(have.get("ultralytics")),
-            torchvision=parse_version(have.get("torchvision")),
-            numpy=parse_version(have.get("numpy")),
-        )
+        torch = self.torch.version if self.torch is not None else self.packages.get("torch")
+        packages = {name: version for name, text in self.packages.items() if (version := parse_version(text))}
+        return Versions(torch=parse_version(torch), macos=parse_version(self.macos), packages=packages)
 
     @property
     def faiss(self) -> str | None:

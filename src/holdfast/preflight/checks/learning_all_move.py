@@ -74,13 +74,11 @@ def _moved(moved: int, still: int, **more: int) -> dict[str, object]:
 
 
 CHECK = Check(
-    id=ID,
     kind="learning",
     run=run,
-    page=__doc__ or "",
     needs=("command",),
     seconds=SECONDS,
-    cases=(
+    cases=lambda: (
         Case("all tensors change", on_cpu(recorded_dry_run(experiments(), curve(FALLING))), "passed"),
         Case(
             "one tensor does not change",

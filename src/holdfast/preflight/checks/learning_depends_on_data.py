@@ -90,13 +90,11 @@ def _get_losses(line: Mapping[str, Any]) -> list[float]:
 _BIASED = [2.3 - 0.02 * n for n in range(24)]
 
 CHECK = Check(
-    id=ID,
     kind="learning",
     run=run,
-    page=__doc__ or "",
     needs=("command",),
     seconds=SECONDS,
-    cases=(
+    cases=lambda: (
         Case(
             "the model learns less without inputs",
             on_cpu(recorded_dry_run(experiments(), curve(FALLING), curve(_BIASED, mode="zeroed"))),

@@ -58,7 +58,7 @@ def run(context: CheckContext) -> Answer:
 
 
 def crashed(dry_run: DryRunResult) -> bool:
-    """Return whether the training crashed on its own, not because of an experiment of the dry run."""
+    """Return whether the training script crashed on its own, not because of an experiment of the dry run."""
     return dry_run.ended_alone and bool(dry_run.code) and not _may_have_caused_it(dry_run)
 
 
@@ -164,13 +164,11 @@ _UNMATCHED = tuple(
 )
 
 CHECK = Check(
-    id=ID,
     kind="learning",
     run=run,
-    page=__doc__ or "",
     needs=("command",),
     seconds=SECONDS,
-    cases=(
+    cases=lambda: (
         Case("no problem", on_cpu(recorded_dry_run(experiments(False, "no DataLoader"))), "passed"),
         Case(
             "the box loss is 0 although there are boxes",

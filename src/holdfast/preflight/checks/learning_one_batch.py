@@ -101,13 +101,11 @@ def _make_finding(by_factor: dict[float, LossCurve]) -> Finding:
 
 
 CHECK = Check(
-    id=ID,
     kind="learning",
     run=run,
-    page=__doc__ or "",
     needs=("command",),
     seconds=SECONDS,
-    cases=(
+    cases=lambda: (
         Case("the loss falls", on_cpu(recorded_dry_run(experiments(), curve(FALLING))), "passed"),
         Case(
             "the loss falls at a tenth of the learning rate",

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.units import size
-from holdfast.preflight.case_contexts import GIB, RecordedMachine, linux, mac
+from holdfast.preflight.case_contexts import RecordedMachine, linux, mac
 from holdfast.preflight.checks import estimates
 from holdfast.preflight.checks.check import Answer, Case, Check, finding
+from holdfast.schema.units import GIB, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,11 +73,9 @@ _FULL = RecordedMachine(total=16 * GIB, available=GIB // 5)
 _SHORT = RecordedMachine(total=8 * GIB, available=GIB)
 
 CHECK = Check(
-    id=ID,
     kind="environment",
     run=run,
-    page=__doc__ or "",
-    cases=(
+    cases=lambda: (
         Case("enough memory", mac(), "passed"),
         Case("almost no memory left", mac(machine=_FULL), "fatal"),
         Case("eight workers do not fit", linux(machine=_SHORT, settings={"workers": 8}), "warn"),

@@ -121,12 +121,10 @@ _CRASH = {
 _USES = frozenset({"faiss", "torch"})
 
 CHECK = Check(
-    id=ID,
     kind="environment",
     run=run,
-    page=__doc__ or "",
     needs=("torch",),
-    cases=(
+    cases=lambda: (
         Case("FAISS and torch crash when both are used", mac(facts=_CRASH, imports=_USES), "fatal"),
         Case("FAISS and torch crash, but it is unknown whether the script uses FAISS", mac(facts=_CRASH), "warn"),
         Case("two libomp files on a Mac", mac(facts={"openmp": _BOTH}, imports=_USES), "warn"),

@@ -33,13 +33,11 @@ def run(context: CheckContext) -> Answer:
 
 
 CHECK = Check(
-    id=ID,
     kind="environment",
     run=run,
-    page=__doc__ or "",
     needs=("plan",),
     seconds=60.0,
-    cases=(
+    cases=lambda: (
         Case(
             "a plan whose working directory does not exist",
             linux(plan=Plan(cwd="/nowhere/at/all", command=["python", "train.py"])),

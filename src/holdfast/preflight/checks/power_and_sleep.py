@@ -4,7 +4,7 @@
 can keep it awake (with `caffeinate` on macOS, `systemd-inhibit` on Linux). The check briefly tests this.
 
 **Why.** If the machine sleeps, an epoch appears to take eight hours. Holdfast keeps the machine awake during a run, but a laptop on
-battery still sleeps when its lid is closed, and an empty battery ends every run.
+battery still sleeps when its lid is closed, and every run stops when the battery runs out.
 
 **What to do.** Plug in the machine, leave the lid open, and turn off low-power mode.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.machine.keep_awake import NOT_KEPT
+from holdfast.machine.keep_awake import not_kept
 from holdfast.machine.power import Power
 from holdfast.preflight.case_contexts import RecordedMachine, linux, mac
 from holdfast.preflight.checks.check import Answer, Case, Check, finding
@@ -21,6 +21,7 @@ from holdfast.preflight.checks.check import Answer, Case, Check, finding
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from holdfast.machine.base import AwakeResult
     from holdfast.preflight.checks.check import CheckContext
     from holdfast.schema.verdicts import Finding
 
@@ -29,16 +30,16 @@ ID = "power-and-sleep"
 
 def run(context: CheckContext) -> Answer:
     power = context.machine.power()
-    with context.machine.keep_awake() as sentence:
+    with context.machine.keep_awake() as awake:
         pass
     if context.plan is not None and not context.plan.keep_awake:
-        sentence = f"{NOT_KEPT}: the plan has keep_awake = false."
+        awake = not_kept("the plan has keep_awake = false")
     source = {True: "on battery", False: "on mains power", None: "no battery detected"}[power.on_battery]
-    message = f"{source}. {sentence.rstrip('.')}"
-    return Answer(message, tuple(_findings(power, sentence, on_mac=context.on_mac)))
+    message = f"{source}. {awake.message.rstrip('.')}"
+    return Answer(message, tuple(_findings(power, awake, on_mac=context.on_mac)))
 
 
-def _findings(power: Power, sentence: str, *, on_mac: bool) -> Iterator[Finding]:
+def _findings(power: Power, awake: AwakeResult, *, on_mac: bool) -> Iterator[Finding]:
     charge = f" at {power.charge}%" if power.charge is not None else ""
     if power.on_battery:
         yield finding(
@@ -57,13 +58,13 @@ def _findings(power: Power, sentence: str, *, on_mac: bool) -> Iterator[Finding]
             evidence=["low-power mode is on"],
             remedies=[where if on_mac else "powerprofilesctl set performance, or balanced"],
         )
-    if sentence.startswith(NOT_KEPT) and power.sleeps_after != 0:
+    if not awake.kept and power.sleeps_after != 0:
         after = f", and it falls asleep after {power.sleeps_after} min of inactivity" if power.sleeps_after else ""
         yield finding(
             ID,
             "warn" if power.sleeps_after else "note",
-            f"{sentence.rstrip('.')}{after}.",
-            evidence=[sentence],
+            f"{awake.message.rstrip('.')}{after}.",
+            evidence=[awake.message],
             remedies=["sudo pmset -c sleep 0" if on_mac else "turn off automatic suspend in the system settings"],
         )
 
@@ -73,11 +74,9 @@ def _machine(awake: str = "", **power: object) -> RecordedMachine:
 
 
 CHECK = Check(
-    id=ID,
     kind="environment",
     run=run,
-    page=__doc__ or "",
-    cases=(
+    cases=lambda: (
         Case("a MacBook on battery", mac(machine=_machine(on_battery=True, charge=78, sleeps_after=1)), "warn"),
         Case("plugged in", mac(machine=_machine(on_battery=False, charge=100, sleeps_after=1)), "passed"),
         Case("low-power mode", mac(machine=_machine(on_battery=False, saving=True)), "warn"),

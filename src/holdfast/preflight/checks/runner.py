@@ -56,7 +56,7 @@ class CheckProgress(Protocol):
     """Callbacks for progress. `update` is called from the check's own thread."""
 
     def on_query(self) -> None:
-        """Called before the training's Python is queried."""
+        """Called before the Python interpreter of the training script is queried."""
         ...
 
     def on_check_start(self, check: Check) -> None: ...

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.units import size
-from holdfast.preflight.case_contexts import GIB, RecordedMachine, linux, mac
+from holdfast.preflight.case_contexts import RecordedMachine, linux, mac
 from holdfast.preflight.checks.check import Answer, Case, Check, finding
+from holdfast.schema.units import GIB, size
 
 if TYPE_CHECKING:
     from holdfast.preflight.checks.check import CheckContext
@@ -53,11 +53,9 @@ def run(context: CheckContext) -> Answer:
 
 
 CHECK = Check(
-    id=ID,
     kind="environment",
     run=run,
-    page=__doc__ or "",
-    cases=(
+    cases=lambda: (
         Case("a Mac without free memory", mac(machine=RecordedMachine(swap=24 * GIB, pressure="critical")), "warn"),
         Case("little swap, but memory pressure", mac(machine=RecordedMachine(swap=GIB, pressure="warning")), "warn"),
         Case(

@@ -60,12 +60,10 @@ def run(context: CheckContext) -> Answer:
 _MISSING = {"torchvision": "RuntimeError: operator torchvision::nms does not exist"}
 
 CHECK = Check(
-    id=ID,
     kind="environment",
     run=run,
-    page=__doc__ or "",
     needs=("torch",),
-    cases=(
+    cases=lambda: (
         Case("torchvision from PyPI with a CPU build of torch", linux(facts=_MISSING), "warn"),
         Case(
             "torchvision crashes the process",

@@ -1,6 +1,6 @@
 """Does this combination of installed versions have known bugs?
 
-**What it checks.** Compares the versions of torch, macOS, ultralytics, NumPy and torchvision with publicly known bugs, for example:
+**What it checks.** Compares the versions of torch, macOS, NumPy, torchvision and the training framework with publicly known bugs, for example:
 
 - lost writes on Apple GPUs (all losses are exactly 0)
 - batches that are copied without synchronization
@@ -23,6 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.versions import faults_of, format_version, parse_version, torchvision_for
+from holdfast.frameworks import all_frameworks, framework_packages
 from holdfast.preflight.case_contexts import linux, mac
 from holdfast.preflight.checks.check import Answer, Case, Check, finding
 from holdfast.preflight.checks.interpreter import Torch
@@ -79,7 +80,7 @@ def _findings(context: CheckContext, python: Interpreter) -> Iterator[Finding]:
 
 def _is_irrelevant(fault: KnownFault, context: CheckContext, python: Interpreter) -> bool:
     """Return whether the bug concerns a device or chip that is not used, or was tested and did not occur."""
-    if fault.numpy is not None and python.torch is not None and python.torch.numpy_error is None:
+    if "numpy" in fault.packages and python.torch is not None and python.torch.numpy_error is None:
         return True
     if fault.on_mps and context.trains_on("mps") is False:
         return True
@@ -88,7 +89,7 @@ def _is_irrelevant(fault: KnownFault, context: CheckContext, python: Interpreter
 
 def _report_fault(fault: KnownFault, context: CheckContext, python: Interpreter) -> Finding:
     unsure = fault.on_mps and not context.trains_on("mps")
-    error = python.torch.numpy_error if python.torch is not None and fault.numpy is not None else None
+    error = python.torch.numpy_error if python.torch is not None and "numpy" in fault.packages else None
     return finding(
         ID,
         "warn" if unsure else fault.severity,
@@ -100,7 +101,7 @@ def _report_fault(fault: KnownFault, context: CheckContext, python: Interpreter)
 
 def _check_torchvision(python: Interpreter) -> Iterator[Finding]:
     """Check that torchvision matches this torch. Another check tests whether it loads."""
-    torch, have = python.versions.torch, python.versions.torchvision
+    torch, have = python.versions.torch, python.versions.packages.get("torchvision")
     wanted = torchvision_for(torch)
     if torch is None or have is None or wanted is None or have[:2] == wanted:
         return
@@ -134,10 +135,20 @@ def _check_minimums(python: Interpreter) -> Iterator[Finding]:
 
 
 def _format_versions(python: Interpreter) -> str:
-    named = ("torch", "torchvision", "ultralytics", "numpy")
+    named = ("torch", "torchvision", *framework_packages(), "numpy")
     have = [f"{name} {python.packages[name]}" for name in named if name in python.packages]
     system = f"macOS {python.macos}" if python.macos else python.platform.partition("-")[0]
     return ", ".join([*have, f"Python {python.python}", *([system] if system else [])])
+
+
+def _make_framework_cases() -> Iterator[Case]:
+    """Yield two cases for each bug of a framework: with the first version that has it, on a Mac and elsewhere."""
+    for fault in (fault for framework in all_frameworks() for fault in framework.known_faults):
+        packages = {name: format_version(range_.first) for name, range_ in fault.packages.items()}
+        used = ", ".join(f"{name} {version}" for name, version in packages.items())
+        yield Case(f"{used} on a Mac", mac(packages=packages), fault.severity)
+        elsewhere = "passed" if fault.macos is not None else fault.severity
+        yield Case(f"{used} on Linux", linux(packages=packages), elsewhere)
 
 
 _NOT_INSTALLED = "torch is not installed in /usr/bin/python3"
@@ -145,12 +156,10 @@ _OLD = {"torchvision": "0.17.1", "numpy": "1.26.4"}
 _NUMPY = Torch(version="2.2.2", numpy_error="RuntimeError: Numpy is not available")
 
 CHECK = Check(
-    id=ID,
     kind="environment",
     run=run,
-    page=__doc__ or "",
     needs=("interpreter",),
-    cases=(
+    cases=lambda: (
         Case(
             "torch 2.2 on macOS 14.4, training on MPS",
             mac(torch="2.2.1", macos="14.4.1", packages=_OLD),
@@ -166,8 +175,7 @@ CHECK = Check(
             mac(torch="2.2.1", macos="14.4.1", device="cpu", packages=_OLD),
             "passed",
         ),
-        Case("ultralytics 8.3.203 on a Mac", mac(packages={"ultralytics": "8.3.203"}), "fatal"),
-        Case("ultralytics 8.3.203 on Linux", linux(packages={"ultralytics": "8.3.203"}), "passed"),
+        *_make_framework_cases(),
         Case(
             "NumPy 2 with torch 2.2",
             linux(torch="2.2.2", packages={"torchvision": "0.17.2"}, facts={"torch": _NUMPY}),

@@ -68,7 +68,7 @@ def _get_shared(context: CheckContext) -> DryRunResult:
                 context,
                 {"dry_run": REQUEST},
                 max(1.0, context.seconds_left - CLEANUP_S),
-                device=context.device if context.device not in (None, "auto") else None,
+                device=context.named_device,
                 notify=lambda done: context.notify(min(done, most), most, "steps"),
             )
             _dry_runs[:] = [(key, result)]

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.preflight import yolo_data
+from holdfast import frameworks
 from holdfast.probe.holdfast_probe import protocol
 from holdfast.process.python_command import python_path
-from holdfast.schema.errors import HoldfastError
-from holdfast.storage.safe_files import expand_user, is_file
+from holdfast.storage.safe_files import expand_user
 from holdfast.supervisor.child_env import PROBE_FOLDER, overrides_for
 from holdfast.supervisor.stage_command import stage_plan, stages_of
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     from holdfast.preflight.checks.check import CheckContext
     from holdfast.preflight.dry_run.scratch import Scratch
-    from holdfast.preflight.yolo_data import DataSet
 
 TRACKERS_OFF = {
     "WANDB_MODE": "disabled",
@@ -35,13 +33,7 @@ TRACKERS_OFF = {
     "PYTHONDONTWRITEBYTECODE": "1",
 }
 """Variables that turn trackers off. TensorBoard has no such variable: its files go to the scratch folder."""
-MANY_IMAGES = 2000
-"""From this number on, only a sample is used: Ultralytics reads every label before its first batch."""
-DEFAULT_BATCH = 16
-SAMPLE = {"train": 96, "val": 16}
-
-
-CACHES = ("~/.cache", "~/.nv", "~/.triton", "~/.torch", "~/.keras", "~/.config/Ultralytics", "~/.config/matplotlib")
+CACHES = ("~/.cache", "~/.nv", "~/.triton", "~/.torch", "~/.keras", "~/.config/matplotlib")
 """Cache folders of tools. Their contents, such as downloaded weights, are useful again."""
 CACHE_VARIABLES = (
     *(
@@ -54,14 +46,13 @@ CACHE_VARIABLES = (
         "KERAS_HOME",
     ),
     *("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH", "NUMBA_CACHE_DIR"),
-    *("MPLCONFIGDIR", "YOLO_CONFIG_DIR"),
+    "MPLCONFIGDIR",
 )
 """Variables that set another location for these folders."""
 REPLACEMENTS = {
     "XDG_CACHE_HOME": "~/.cache",
     "CUDA_CACHE_PATH": "~/.nv",
     "TRITON_CACHE_DIR": "~/.triton",
-    "YOLO_CONFIG_DIR": "~/.config/Ultralytics",
     "MPLCONFIGDIR": "~/.config/matplotlib",
 }
 """If such a folder does not exist, it cannot be created in a write-protected home. The variable then names one in the scratch folder."""
@@ -83,16 +74,18 @@ class Writable:
 def find_writable(context: CheckContext, root: Path) -> Writable:
     """Return the scratch folder, the cache folders of tools, and temporary folders that do not contain the training's own folder."""
     own, home = context.cwd.resolve(), expand_user("~")
-    configured = [Path(context.environment[name]) for name in CACHE_VARIABLES if context.environment.get(name)]
+    of_frameworks = {k: v for framework in frameworks.all_frameworks() for k, v in framework.cache_folders.items()}
+    names = (*CACHE_VARIABLES, *of_frameworks)
+    configured = [Path(context.environment[name]) for name in names if context.environment.get(name)]
     caches = [
         str(folder)
-        for folder in (*map(expand_user, CACHES), *configured)
+        for folder in (*map(expand_user, (*CACHES, *of_frameworks.values())), *configured)
         if folder.is_absolute()
         and folder.is_dir()
         and not any(place.is_relative_to(folder.resolve()) for place in (own, home))
     ]
     variables = {}
-    for name, usual in REPLACEMENTS.items():
+    for name, usual in {**REPLACEMENTS, **of_frameworks}.items():
         if not context.environment.get(name) and not expand_user(usual).is_dir():
             variables[name] = str(root / "caches" / name.lower())
     temporary = [folder for folder in TEMPORARY if not own.is_relative_to(Path(folder).resolve())]
@@ -114,8 +107,9 @@ def build_environment(
     settings: Mapping[str, Any],
     confined: Writable | None = None,
 ) -> dict[str, str]:
-    """Return the environment variables. `request` tells the probe what to do. `settings` override the Ultralytics settings of the
-    command. `confined` lists the writable folders if writes are restricted.
+    """Return the environment variables. `request` tells the probe what to do.
+
+    `settings` override those of the command. `confined` lists the writable folders if writes are restricted.
     """
     files: dict[str, Any] = {"scratch": [str(root)]}
     if confined is not None:
@@ -136,55 +130,13 @@ def build_environment(
         protocol.ATTEMPT_DIR: str(attempt),
         protocol.LOCK: str(root / "lock"),
         protocol.PROBE_PATH: str(PROBE_FOLDER),
-        protocol.ULTRALYTICS: json.dumps(overrides),
+        protocol.OVERRIDES: json.dumps(overrides),
         protocol.CHECK: json.dumps({"files": files, **request}),
     }
 
 
-def ultralytics_settings(context: CheckContext, root: Path, scratch: Scratch) -> dict[str, Any]:
-    """Return settings that move the output to the scratch folder and turn validation off. Other trainings ignore them."""
-    settings: dict[str, Any] = {
-        "project": str(root / "results"),
-        "name": "dry_run",
-        "exist_ok": True,
-        "plots": False,
-        "val": False,
-        "save": False,
-        # One step per batch: with gradients accumulated over 16 batches, a step would take 16 times as long.
-        "nbs": context.settings.get("batch", DEFAULT_BATCH),
-    }
-    sample = _link_sample(context, root / "images", scratch)
-    return settings if sample is None else {**settings, "data": str(sample)}
-
-
-def _link_sample(context: CheckContext, folder: Path, scratch: Scratch) -> Path | None:
-    """Link a sample of a large dataset and return its YAML file; None if the dataset is small or cannot be read."""
-    if context.data is None or not context.uses_ultralytics:
-        return None
-    try:
-        data = yolo_data.read(context.data, cwd=context.cwd)
-    except (HoldfastError, OSError):
-        return None
-    if data.images < MANY_IMAGES or data.masks or data.keypoints is not None:
-        return None
-    for split, count in SAMPLE.items():
-        _link_images(data, split, count, folder)
-    path = folder / "data.yaml"
-    names = dict(enumerate(data.names))
-    path.write_text(json.dumps({"path": str(folder), "train": "images/train", "val": "images/val", "names": names}))
-    scratch.linked.append(f"{sum(SAMPLE.values())} of {data.images:,} images")
-    return path
-
-
-def _link_images(data: DataSet, split: str, count: int, folder: Path) -> None:
-    images = data.splits[split]
-    image_folder, labels = folder / "images" / split, folder / "labels" / split
-    image_folder.mkdir(parents=True)
-    labels.mkdir(parents=True)
-    for n in range(min(count, len(images))):
-        image = images[n * len(images) // min(count, len(images))]
-        name = yolo_data.link_name(n, image)
-        (image_folder / name).symlink_to(image.absolute())
-        label = yolo_data.label_path(image)
-        if is_file(label):
-            (labels / name).with_suffix(".txt").symlink_to(label.absolute())
+def get_settings(context: CheckContext, root: Path, scratch: Scratch) -> dict[str, Any]:
+    """Return the settings that keep the run short. A script may import a framework that its own text does not name."""
+    known = context.framework
+    used = [known] if known.name != frameworks.COMMAND else list(frameworks.all_frameworks())
+    return {name: value for one in used for name, value in one.dry_run_settings(context, root, scratch).items()}

@@ -18,24 +18,9 @@ if TYPE_CHECKING:
     from holdfast.preflight.dry_run.run import DryRunResult
     from holdfast.schema.verdicts import Finding
 
-STEP_RULES = frozenset(
-    (
-        *("loss-all-zero", "loss-component-zero", "loss-not-finite", "gradients-missing", "gradients-zero"),
-        *("gradients-not-finite", "gradients-never-cleared", "weights-frozen", "weights-outside-optimizer"),
-        *(
-            "optimizer-never-steps",
-            "frozen-weights-moving",
-            "label-count-negative",
-            "labels-missing",
-            "nan-logged-as-zero",
-        ),
-    )
-)
-"""Rules about repeated batches, curves or memory are excluded: a dry run is short and repeats a batch on purpose."""
-
 
 def find_problems(dry_run: DryRunResult) -> list[Finding]:
-    rules = [rule for rule in all_rules() if rule.id in STEP_RULES or rule.kind == "exit"]
+    rules = [rule for rule in all_rules() if rule.in_dry_run or rule.kind == "exit"]
     engine = Engine(RunState(), rules)
     found: dict[str, Finding] = {}
     for event in _replay(dry_run):

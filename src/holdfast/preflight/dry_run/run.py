@@ -18,7 +18,7 @@ import psutil
 
 from holdfast.preflight.dry_run import landlock
 from holdfast.preflight.dry_run import scratch as scratches
-from holdfast.preflight.dry_run.environment import build_environment, find_writable, get_command, ultralytics_settings
+from holdfast.preflight.dry_run.environment import build_environment, find_writable, get_command, get_settings
 from holdfast.probe.holdfast_probe import protocol
 from holdfast.process.exit_evidence import last_lines
 from holdfast.process.helper_processes import helpers, terminate_processes
@@ -163,7 +163,7 @@ def _run(
     attempt.mkdir()
     before = scratches.stat_files(context.cwd)
     scratch = scratches.make(context.cwd, root / "root")
-    settings = ultralytics_settings(context, root, scratch)
+    settings = get_settings(context, root, scratch)
     confined = find_writable(context, root) if context.confine_writes else None
     unconfined = "it was not requested" if confined is None else landlock.why_unavailable() or ""
     if unconfined:

@@ -1,4 +1,4 @@
-"""Reads the images and labels of a YOLO dataset in parallel, under the training's interpreter.
+"""Reads the images and labels of a dataset in parallel, under the training's interpreter.
 
 readers.py runs the processes, order.py defines the order of the images, survey.py combines the results.
 """

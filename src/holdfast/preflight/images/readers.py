@@ -24,6 +24,7 @@ import msgspec
 from holdfast.probe.holdfast_probe import image_scan
 from holdfast.process.helper_processes import helpers
 from holdfast.process.python_command import program
+from holdfast.schema.devices import hide_accelerators
 from holdfast.schema.images import Seen
 
 if TYPE_CHECKING:
@@ -191,8 +192,9 @@ class _Reader(threading.Thread):
     def _exchange(self, process: subprocess.Popen[bytes], errors: IO[bytes]) -> bool:
         assert process.stdin is not None
         self._is_too_slow = self._is_ready = False
-        process.stdin.write(self._owner.task_line())
-        process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it exited at once: its last line of output says why
+            process.stdin.write(self._owner.task_line())
+            process.stdin.flush()
         ready = self._read_ready(process)
         if ready is None:
             self._owner.failure = _read_last_line(errors) or "the reader exited before its first answer"
@@ -276,7 +278,7 @@ def _encode_line(value: object) -> bytes:
 
 def _environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN_PREFIX)}
-    return {**kept, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
+    return {**kept, **hide_accelerators(), "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
 
 
 def _read_last_line(errors: IO[bytes]) -> str:

@@ -194,9 +194,8 @@ class EventWriter(object):
         if time.monotonic() < self._retry_at:
             return False
         lost, is_truncated = self._lost, self._is_truncated
-        note = encode_event(
-            "probe-note", {"what": "events were lost: they could not be written", "detail": "%d lines" % lost}
-        )
+        what = "events were lost: they could not be written"
+        note = encode_event("probe-note", {"what": what, "detail": "%d lines" % lost, "code": "events-lost"})
         if self._descriptor < 0:
             self._try_to_open()
             if self._retry_at:

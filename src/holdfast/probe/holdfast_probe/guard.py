@@ -84,7 +84,7 @@ class Guard(object):
 
     def __enter__(self):
         if self._probe is not None:
-            self._probe.see("snapshots", "seen: holdfast.guard")
+            self._probe.see("snapshots", "holdfast.guard")
         self._lock.acquire()
         try:
             self._begin()

@@ -41,9 +41,9 @@ class Loaders(object):
         self.probe = probe
         self.evaluating = False
         self.epochs_known_by = None
-        """The adapter that reports epochs, if there is one."""
+        """The framework that reports epochs, if there is one."""
         self.instances_of = None
-        """An adapter's function that returns the number of labelled objects in a batch, or None if it is unknown."""
+        """A framework's function that returns the number of labelled objects in a batch, or None if it is unknown."""
         self.fetches = 0
         self._epoch = 0
         self._iterations = weakref.WeakKeyDictionary()

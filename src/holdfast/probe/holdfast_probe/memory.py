@@ -2,6 +2,8 @@
 
 import os
 
+from .devices import is_accelerator, read_memory, read_memory_limit
+
 SECONDS = 2.0
 STEPS_BETWEEN = 32
 """After the first thousand steps, samples are also at least this many steps apart: the file of a million steps stays
@@ -32,16 +34,16 @@ class Memory(object):
             self._emit()
         except Exception as error:
             self.next_at = float("inf")
-            probe.see("memory", "not seen: it could not be read")
+            probe.miss("memory", "it could not be read")
             probe.failed("reading memory", error)
 
     def _emit(self):
         probe = self.probe
         device = self._find_device()
         fields = {"step": probe.step, "device": str(device)}
-        fields.update(_read_device_memory(probe.torch, device))
+        fields.update(read_memory(probe.torch, device))
         if len(fields) > 2 and self._limit is None:
-            self._limit = _read_device_limit(probe.torch, device)
+            self._limit = read_memory_limit(probe.torch, device)
         if self._limit:
             fields["limit"] = self._limit
         rss = _read_rss()
@@ -51,34 +53,13 @@ class Memory(object):
         probe.emit("memory", **fields)
 
     def _find_device(self):
-        if self._device is None or self._device.type == "cpu":
+        if self._device is None or not is_accelerator(self._device):
             for optimizer in self.probe.optimizers:
                 for group in optimizer.param_groups:
                     for parameter in group["params"][:1]:
                         self._device = parameter.device
                         return self._device
         return self._device or self.probe.torch.device("cpu")
-
-
-def _read_device_memory(torch, device):
-    if device.type in ("cpu", "meta"):
-        return {}
-    module = getattr(torch, device.type, None)
-    if device.type == "mps":
-        return {"allocated": module.current_allocated_memory(), "driver": module.driver_allocated_memory()}
-    readers = {"allocated": "memory_allocated", "reserved": "memory_reserved", "peak": "max_memory_allocated"}
-    return {name: getattr(module, reader)(device) for name, reader in readers.items() if hasattr(module, reader)}
-
-
-def _read_device_limit(torch, device):
-    """Return the device's total memory, or 0 if it is unknown. Called once."""
-    module = getattr(torch, device.type, None)
-    try:
-        if device.type == "mps":
-            return int(module.recommended_max_memory())
-        return int(module.mem_get_info(device)[1])
-    except Exception:
-        return 0
 
 
 def _read_rss():

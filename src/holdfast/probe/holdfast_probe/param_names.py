@@ -1,7 +1,7 @@
 """The models that optimizers train, and the names of their parameters, searched for only when they are needed.
 
 Finding them means walking every object that Python tracks, which takes a tenth of a second. So it is done once, and
-again only if an optimizer has an unknown parameter. It is not done at all if an adapter has registered everything that
+again only if an optimizer has an unknown parameter. It is not done at all if a framework has registered everything that
 is trained. No user code is called: a module's children and parameters are read from its `__dict__`.
 """
 

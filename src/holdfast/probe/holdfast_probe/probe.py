@@ -35,18 +35,18 @@ FETCHED_AT_ONCE = 16
 """In this many first steps values do not wait at all, so that problems from the start are known immediately."""
 DUE_SECONDS = 0.25
 
-INITIAL_COVERAGE = {
-    "steps": "not seen: no optimizer has stepped",
-    "losses": "not seen: no backward has run",
-    "gradient norms": "not seen: clip_grad_norm_ has not been called",
-    "learning rates": "not seen: no optimizer has stepped",
-    "batches": "not seen: no DataLoader has been read",
-    "epochs": "not seen: no DataLoader has been read to its end",
-    "evaluations": "not seen: no DataLoader has been read with gradients disabled",
-    "schedules": "not seen: no learning-rate scheduler has been created",
-    "memory": "not seen: it has not been sampled yet (every two seconds, between steps)",
-    "snapshots": "not seen: holdfast.guard is not used",
-    "torch.func": "not seen: gradients computed by torch.func do not go through autograd's backward",
+MISSING_AT_FIRST = {
+    "steps": "no optimizer has stepped",
+    "losses": "no backward has run",
+    "gradient norms": "clip_grad_norm_ has not been called",
+    "learning rates": "no optimizer has stepped",
+    "batches": "no DataLoader has been read",
+    "epochs": "no DataLoader has been read to its end",
+    "evaluations": "no DataLoader has been read with gradients disabled",
+    "schedules": "no learning-rate scheduler has been created",
+    "memory": "it has not been sampled yet (every two seconds, between steps)",
+    "snapshots": "holdfast.guard is not used",
+    "torch.func": "gradients computed by torch.func do not go through autograd's backward",
 }
 
 _probe = None
@@ -105,7 +105,7 @@ class Probe(object):
         self._early_notes = []
         """Notes from before this process started recording."""
         self._failures = 0
-        self._coverage = dict(INITIAL_COVERAGE)
+        self._seen, self._missing = {}, dict(MISSING_AT_FIRST)
         self._coverage_changed = True
         self._coverage_at = 0.0
         self._fetched_at = 0.0
@@ -113,7 +113,7 @@ class Probe(object):
         self.phase_now = "starting"
         self.last_loss = float("nan")
         self.registered_models = []
-        """Weak references to models that an adapter knows are trained, so that the probe need not search for them."""
+        """Weak references to models that a framework knows are trained, so that the probe need not search for them."""
         self.watching = True
         """Whether inspectors want to see the current step. If not, hooks do not call them."""
         self._claim_lock = threading.Lock()
@@ -128,7 +128,7 @@ class Probe(object):
         self.supervisor_watch = SupervisorWatch(self)
         self.fast_path = FastPath(self)
 
-    # --- interface for inspectors and adapters -------------------------------------------------------------------
+    # --- interface for inspectors and frameworks -------------------------------------------------------------------
 
     @property
     def optimizers(self):
@@ -162,20 +162,31 @@ class Probe(object):
         except Exception as error:
             self.failed("writing %s" % event, error)
 
-    def see(self, kind, text="seen"):
-        """Record that a kind of evidence is seen, or is not seen and why ("not seen: ...")."""
-        if self._coverage.get(kind) != text:
-            self._coverage[kind] = text
+    def see(self, kind, remark=""):
+        """Record that a kind of evidence is seen."""
+        self._cover(kind, remark, self._seen, self._missing)
+
+    def miss(self, kind, why):
+        """Record why a kind of evidence is not seen."""
+        self._cover(kind, why, self._missing, self._seen)
+
+    def _cover(self, kind, text, to, other):
+        if to.get(kind) != text:
+            to[kind] = text
+            other.pop(kind, None)
             self._coverage_changed = True
 
-    def note(self, what, detail=""):
-        """Write a note about the probe itself for readers of the run. Each text is written once."""
+    def note(self, what, detail="", code=""):
+        """Write a note about the probe itself for readers of the run. Each text is written once.
+
+        Rules read only the `code` (see `ProbeNote` in the schema of events).
+        """
         if (what, detail) in self._notes or len(self._notes) >= MAX_NOTES:
             return
         self._notes.add((what, detail))
         if self.writer is None:
-            self._early_notes.append((what, detail))
-        self.emit("probe-note", what=what, detail=detail)
+            self._early_notes.append((what, detail, code))
+        self.emit("probe-note", what=what, detail=detail, code=code)
 
     def paused(self, seconds):
         """Subtract time that was not spent training (saving, evaluating) from the current step.
@@ -209,7 +220,7 @@ class Probe(object):
         self.losses.parts(values)
 
     def epoch_ended(self, epoch, seconds, batches, source, planned=None):
-        """Record an epoch that an adapter reports. From now on, exhausted loaders do not count as epochs."""
+        """Record an epoch that a framework reports. From now on, exhausted loaders do not count as epochs."""
         self.loaders.epochs_known_by = source
         self.loaders.epoch_ended(epoch, seconds, batches, source, planned)
 
@@ -228,7 +239,7 @@ class Probe(object):
     # --- inspectors ----------------------------------------------------------------------------------------------
 
     def load_extensions(self):
-        """Load inspectors and adapters. Any of them may be missing, and none may stop the training."""
+        """Load inspectors and the parts for frameworks. Any of them may be missing, and none may stop the training."""
         try:
             from .inspectors import all_inspectors
 
@@ -236,13 +247,12 @@ class Probe(object):
         except Exception as error:
             self.failed("inspectors", error)
         try:
-            from . import adapters
-        except ImportError:
-            return
-        try:
-            adapters.install(self)
+            from . import frameworks, torchvision_repair
+
+            torchvision_repair.install(self)
+            frameworks.call("install", self)
         except Exception as error:
-            self.failed("adapters", error)
+            self.failed("frameworks", error)
 
     def inspect(self, moment, *args):
         """Call all inspectors for one event: "backward_begins", "step_begins", "step_ended" or "ends".
@@ -342,8 +352,8 @@ class Probe(object):
             stack_file=stack_file,
             first_step=self.first_step,
         )
-        for what, detail in self._early_notes:
-            self.emit("probe-note", what=what, detail=detail)
+        for what, detail, code in self._early_notes:
+            self.emit("probe-note", what=what, detail=detail, code=code)
         self.steps.start_timing()
         self._fetched_at = time.monotonic()
         self._emit_coverage()
@@ -436,7 +446,8 @@ class Probe(object):
 
     def _emit_coverage(self):
         self._coverage_changed = False
-        self.emit("coverage", kinds=self._coverage, step_source=self.steps.source, optimizers=self.steps.names()[:32])
+        source, names = self.steps.source, self.steps.names()[:32]
+        self.emit("coverage", seen=self._seen, missing=self._missing, step_source=source, optimizers=names)
 
     def end(self, reason="exit"):
         """Write everything that is still pending before the process exits normally. Runs once."""

@@ -18,7 +18,7 @@ FIRST_STEP = "HOLDFAST_FIRST_STEP"
 OBSERVE_ONLY = "HOLDFAST_OBSERVE_ONLY"
 """If 1, the probe only observes: it does not stop an orphaned training and does not resume anything."""
 RESUME = "HOLDFAST_RESUME"
-"""How this attempt resumes: from a "snapshot", or from an "ultralytics" checkpoint if the adapter has to load it."""
+"""How this attempt resumes: from a "snapshot", or from a checkpoint that the part for its "framework" has to load."""
 PROBE_PATH = "HOLDFAST_PROBE_PATH"
 """The folder that was put on PYTHONPATH, so that the bootstrap can tell its own entry from the others."""
 
@@ -36,8 +36,8 @@ CHECKPOINT = "HOLDFAST_CHECKPOINT"
 FALLBACK = "HOLDFAST_FALLBACK"
 """The checkpoint to resume from if no snapshot is usable."""
 
-ULTRALYTICS = "HOLDFAST_ULTRALYTICS"
-"""JSON: overrides of an Ultralytics training's command, and options that Ultralytics has no setting for."""
+OVERRIDES = "HOLDFAST_OVERRIDES"
+"""JSON: settings of the framework that override those of the command, and options that it has no setting for."""
 
 CHECK = "HOLDFAST_CHECK"
 """JSON: what to check in the first steps of a training before it runs for hours. The process exits after these steps.

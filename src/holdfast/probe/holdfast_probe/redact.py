@@ -10,8 +10,9 @@ import os
 import re
 
 from . import secret_programs
-from .secret_names import is_plural, is_weak, may_name, names_a_secret, names_a_url_secret
+from .secret_names import is_plural, is_weak, may_name, names_a_secret
 from .secret_shapes import SHAPES, looks_random
+from .secret_values import COUNT, GROUP, MAX_VALUE, NAME, find_named_values, is_mixed, is_secret, names_next_word
 
 MASK = "***"
 MIN_LENGTH = 6
@@ -20,71 +21,14 @@ MAX_SCANNED = 200000
 """Maximum number of characters of one text. The rest is cut off."""
 MAX_PARTS = 16
 """Maximum number of names in front of a value, as in `--set=a=b=c`."""
-MAX_VALUE = 4000
 
-_HARMLESS = re.compile(
-    r"\d{1,5}|[+-]?\d{0,8}\.\d{1,8}|true|false|none|null|yes|no|on|off|nan|-?inf|\*\*\*|\$\w+|\$\{[^}]{1,200}\}|%\w+%"
-    r"|\$\(.{0,400}|\{[\w.]{1,100}\}|[\[\](){}<>,.:;*|]{0,8}|",
-    re.IGNORECASE,
-)
-"""`--num-key-value-heads 8` is not a secret, and `$TOKEN` is only the name of one."""
-_COUNT = re.compile(r"[\d,._]{1,20}[kmbt]?", re.IGNORECASE)
-"""`--tokens 300B`."""
-_CODE_OR_PROSE = re.compile(
-    r"(?:os\.|getpass|self\.|args\.|opts?\.|cfg\.|conf\.|config\.|settings\.|get_\w{1,40}\(|input\(|str\(|environ|env\.)\S*"
-    r"|(?:str|int|bytes|bool|float|string|secretstr|optional\[\w+\]|any)"
-    r"|is|was|are|or|and|to|for|not|must|can|cannot|expected|required|missing|invalid|incorrect|wrong|failed|denied|<[\w -]{1,60}>",
-    re.IGNORECASE,
-)
-"""Text after the name of a secret, in a line of code or in a sentence, that is not a value."""
 
 _RUNS_A_PROGRAM = re.compile(r"-[a-z]{0,8}c")
 """`bash -lc`, `python -c`: the next argument is a program."""
-_NAME = re.compile(r"[-+~]{0,2}[A-Za-z_][\w.\-/@]{0,99}")
 _SLASHED = re.compile(r"/([A-Za-z][\w.\-]{0,60})[:=](?!/)(.+)", re.DOTALL)
 """`/password:...`, as in Windows programs. `/secrets:/run/secrets` is a mount."""
 
-# A name begins where a word begins. Otherwise a match would be tried from each letter of a long word.
-_PAIR = re.compile(
-    r"""(?P<before>[?&]|(?<![\w.\-]))(?P<name>-{0,2}[A-Za-z_][\w.\-]{0,99})"""
-    r"""(?P<sep>(?P<assign>\\?["']?\]?(?:[ \t]\[[^\[\]\n]{0,60}\](?=:))?[ \t]{0,30}(?:=>|:=|<<<|\?=|[=!]=(?=[ \t]{0,3}["'])|=(?!=)|:(?!//)|%3D|%3A))"""
-    r"""(?:[ \t]{0,3}(?:str|bytes|SecretStr|Optional\[str\]|str[ \t]?\|[ \t]?None)[ \t]{0,3}=)?"""
-    r"""(?:\s{0,80}(?=\\?["'])|[ \t]{0,30}(?:[|>][+-]?[ \t]{0,3}\n[ \t]{0,40})?)"""
-    r"""(?:(?:!{1,2}[A-Za-z][A-Za-z_-]{0,30}|&[A-Za-z]\w{0,30})[ \t]{1,3}(?=\S)){0,2}"""
-    r"""(?P<scheme>(?:bearer|basic|token|apikey|key|negotiate|ntlm|splunk|dpop|sso-key|(?P<long>digest|hawk|oauth|signature|aws4-hmac-sha256))"""
-    r"""[ \t]{1,3})?"""
-    r"""|(?P<listed>\\?["']\s{0,20},\s{0,40}(?=[bru]{0,2}\\?["']))"""
-    r"""|(?P<table>[ \t]{0,40}[|\u2502\u2503][ \t]{0,40})"""
-    r"""|(?P<blank>(?:\\\n|\s){1,40}(?P<item>(?<=[\n \t])-[ \t]{1,4}(?=[^\s-]))?))""",
-    re.IGNORECASE,
-)
-"""NAME=, "name": , name: , name: !!str , ['name'] = , Authorization: Bearer , ('name', , name | , --name ; the value
-follows."""
-_QUOTED = re.compile(
-    r"""\$?[bru]{0,2}(?:\\"((?:\\\\\\"|\\\\|\\[^"\\]|[^"\\]){0,4000})\\"|\\'([^'\\]{0,4000})\\'"""
-    r"""|"((?:[^"\\]|\\[\s\S]){0,4000})"|'((?:[^'\\]|\\[\s\S]){0,4000})'|"([^"]{0,4000})"|'([^']{0,4000})')""",
-    re.IGNORECASE,
-)
-_OPEN = re.compile(r"""\$?[bru]{0,2}\\?["']([^\n]{1,4000})""", re.IGNORECASE)
-"""An unclosed quote: a truncated line, or a mistake."""
-_GROUP = re.compile(r"\[[^\[\]]{1,1000}\]|\([^()\n]{1,1000}\)|\{[^{}]{1,1000}\}")
 _ITEM = re.compile(r"""[^\s"',:=()\[\]{}]{8,}""")
-_PLAIN = re.compile(r"""(?:[^\s"';&|]|(?<=\\)[ ;&|])+""")
-_LINE = re.compile(r"""[^\n"']{1,400}""")
-_CODE = re.compile(r"[()\[\]{},]")
-_NAMED_VALUE = re.compile(
-    r"""\\?["']?(?P<name>[A-Za-z_][\w.\-]{0,99})\\?["']?\s{0,40}[,;]?\s{0,40}\\?["']?value\\?["']?[ \t]{0,3}[:=][ \t]{0,3}""",
-    re.IGNORECASE,
-)
-"""`{"name": "API_KEY", "value": ...}`, `<add key="ApiKey" value=...>`: the text after `name` or `key`."""
-_NAME_FIELDS = frozenset(("name", "key", "id", "field", "variable"))
-_QUALIFIER = re.compile(
-    r"(?:api|access|secret|private|auth|client|signing|encryption|account|bot|hub)[ \t]{1,3}\Z", re.IGNORECASE
-)
-"""`API key: ...` is one name in two words."""
-_VERB = re.compile(r"(?:(?:is|was|used|given|of)[ \t]{1,3})?", re.IGNORECASE)
-_PROSE_NAMES = frozenset(("token", "tokens", "secret"))
-"""Weak names whose value is replaced in prose if it looks random."""
 
 _SCHEME = r"(?<![\w+.-])([A-Za-z][\w+.-]{0,30}://)"
 _DATABASE = re.compile(
@@ -118,28 +62,6 @@ _CALL = re.compile(
     r"""(?P<user>["'][^"'\n]{0,200}["']\s{0,3},\s{0,9})?["'](?P<value>[^"'\n]{1,400})["']"""
 )
 """`login('...')`, `auth=('user', '...')`."""
-_WRAPPER = re.compile(
-    r"""(?!\w{0,40}(?:env|get|input|load|read|open|Path))[A-Za-z_]\w{0,40}\([ \t]{0,3}(?=[bru]{0,2}["'])"""
-)
-"""`SecretStr('...')`."""
-_PUNCTUATION = ",.;:!?)]}"
-
-
-def _is_path(value):
-    """Return True for an existing path.
-
-    PWD, SSH_AUTH_SOCK and `--ssh-key ~/.ssh/id` look like secrets, but contain paths.
-    """
-    if "/" not in value or len(value) > 4096 or "\0" in value:
-        return False
-    try:
-        return os.path.lexists(os.path.expanduser(value))
-    except (OSError, ValueError):
-        return False
-
-
-def _is_secret(value):
-    return not _HARMLESS.fullmatch(value.rstrip(",)]}")) and not _is_path(value)
 
 
 def _as_printed(value):
@@ -157,16 +79,6 @@ def _as_printed(value):
         urllib.parse.quote(value, safe=""),
         urllib.parse.quote_plus(value),
     )
-
-
-def _is_mixed(value):
-    return len(value) >= 8 and any(c.isdigit() for c in value) and any(c.isalpha() for c in value)
-
-
-def _repeats_name(name, value):
-    """Return True if the value only repeats the name: `password=args.password`, `[--api-key API_KEY]`."""
-    last = re.split(r"[.\[\]]", value.strip("[]<>(){},;:\"'"))[-1]
-    return last.replace("-", "_").lower() == name.lstrip("-").replace("-", "_").rpartition(".")[2].lower()
 
 
 def readable(text: str) -> str:
@@ -191,7 +103,7 @@ class Redactor(object):
         self._known_patterns = None
         self._places = [place for place in places if place]
         for name, value in dict(environ or {}).items():
-            if names_a_secret(name) and _is_secret(value):
+            if names_a_secret(name) and is_secret(value):
                 self._note(value)
                 self._scan(value, strict=True)
             else:
@@ -218,10 +130,10 @@ class Redactor(object):
 
     def _note_all(self, value):
         """Remember a secret. If the value is a list or a table, remember each item."""
-        if _GROUP.fullmatch(value) is None:
+        if GROUP.fullmatch(value) is None:
             return self._note(value)
         for item in _ITEM.findall(value):
-            if _is_mixed(item):
+            if is_mixed(item):
                 self._note(item)
         return MASK
 
@@ -287,7 +199,7 @@ class Redactor(object):
     def value(self, name: str, value: str) -> str:
         """Redact a setting or a variable: the whole value if its name is that of a secret."""
         if names_a_secret(name):
-            return self._note(value) if _is_secret(value) else self.name(value)
+            return self._note(value) if is_secret(value) else self.name(value)
         return self._scan(self.name(value), strict=True)
 
     def command(self, argv) -> list[str]:
@@ -299,7 +211,7 @@ class Redactor(object):
             if number in passwords:
                 begin = passwords[number]
                 value = argument[begin:]
-                redacted.append(argument[:begin] + self._note(value) if _is_secret(value) else argument)
+                redacted.append(argument[:begin] + self._note(value) if is_secret(value) else argument)
                 option = ""
                 continue
             if option and not argument.startswith("-" if option == "more" else "--"):
@@ -309,7 +221,7 @@ class Redactor(object):
             scanned = self._scan(argument, strict=True) if is_program else self._mask_argument(argument)
             redacted.append(self.name(scanned))
             after = arguments[number + 1 : number + 2]
-            if after and number + 1 not in passwords and _names_next_word(argument, after[0]):
+            if after and number + 1 not in passwords and names_next_word(argument, after[0]):
                 passwords[number + 1] = 0
             option = argument if argument.startswith("-") and "=" not in argument and names_a_secret(argument) else ""
             is_program = _RUNS_A_PROGRAM.fullmatch(argument) is not None
@@ -317,22 +229,22 @@ class Redactor(object):
 
     @staticmethod
     def _is_value(option, value):
-        return _is_secret(value) and not (option.lstrip("-") in ("tokens", "more") and _COUNT.fullmatch(value))
+        return is_secret(value) and not (option.lstrip("-") in ("tokens", "more") and COUNT.fullmatch(value))
 
     def _mask_argument(self, text):
         """Redact one argument. In `--set=model.token=abc`, everything after the first secret name is a secret."""
         slashed = _SLASHED.fullmatch(text)
-        if slashed is not None and names_a_secret(slashed[1]) and _is_secret(slashed[2]):
+        if slashed is not None and names_a_secret(slashed[1]) and is_secret(slashed[2]):
             return text[: slashed.start(2)] + self._note(slashed[2])
         begin = 0
         for _ in range(MAX_PARTS):
             end = text.find("=", begin, begin + 102)
-            if end < 0 or not _NAME.fullmatch(text, begin, end):
+            if end < 0 or not NAME.fullmatch(text, begin, end):
                 break
             if names_a_secret(text[begin:end]):
                 value = text[end + 1 :]
-                is_secret = value and self._is_value(text[begin:end], value)
-                return text[: end + 1] + self._note(value) if is_secret else text
+                has_secret = value and self._is_value(text[begin:end], value)
+                return text[: end + 1] + self._note(value) if has_secret else text
             begin = end + 1
         return text[:begin] + self._scan(text[begin:], strict=True)
 
@@ -359,22 +271,10 @@ class Redactor(object):
         return self._replace_named(text, strict)
 
     def _replace_named(self, text, strict):
-        parts, copied, position, run_end = [], 0, 0, 0
-        while True:
-            match = _PAIR.search(text, position)
-            if match is None:
-                break
-            position = match.end()
-            name, begin = _find_name(text, match)
-            if name is None or not _may_have_value(text, match, strict):
-                continue
-            begin, end, after, run_end = _find_value(text, begin, name, match, run_end, strict)
-            if not _is_value_of(name, text[begin:end], text, match, strict):
-                continue
-            for first, last in [(begin, end), *_find_more_values(text, after, name)]:
-                parts += [text[copied:first], self._note_all(text[first:last])]
-                copied = last
-            position = max(copied, after)
+        parts, copied = [], 0
+        for begin, end in find_named_values(text, strict):
+            parts += [text[copied:begin], self._note_all(text[begin:end])]
+            copied = end
         return "".join([*parts, text[copied:]])
 
     def _replace_in_programs(self, text):
@@ -386,7 +286,7 @@ class Redactor(object):
             if quote in "\"'" and end - begin > 1:
                 end -= 1
                 begin += text[begin] == quote
-            if begin < end and _is_secret(text[begin:end]):
+            if begin < end and is_secret(text[begin:end]):
                 parts += [text[copied:begin], self._note(text[begin:end])]
                 copied = end
         return "".join([*parts, text[copied:]])
@@ -405,19 +305,19 @@ class Redactor(object):
             end = text.find(quote, begin, line_end) if quote and quote[-1] in "\"'" else line_end
             end = line_end if end < 0 else end
             for name, value in _COOKIE_VALUE.findall(text[begin:end]):
-                if name.lower() not in _COOKIE_ATTRIBUTES and _is_secret(value):
+                if name.lower() not in _COOKIE_ATTRIBUTES and is_secret(value):
                     self._note(value)
             parts += [text[copied:begin], MASK]
             copied = end
         return "".join([*parts, text[copied:]])
 
     def _mask_piped(self, match):
-        return self._mask_group(match, match.lastindex) if _is_secret(match[match.lastindex]) else match[0]
+        return self._mask_group(match, match.lastindex) if is_secret(match[match.lastindex]) else match[0]
 
     def _mask_call(self, match):
         value = match["value"]
         is_sure = (match["two"] and match["user"]) or looks_random(value)
-        return self._mask_group(match, "value") if is_sure and _is_secret(value) else match[0]
+        return self._mask_group(match, "value") if is_sure and is_secret(value) else match[0]
 
     def _mask_group(self, match, group):
         begin, end = (position - match.start() for position in match.span(group))
@@ -426,12 +326,7 @@ class Redactor(object):
     def _mask_element(self, match):
         name, value = match.groups()
         value = value.strip()
-        if (
-            not value
-            or not names_a_secret(name)
-            or not _is_secret(value)
-            or (is_weak(name) and not looks_random(value))
-        ):
+        if not value or not names_a_secret(name) or not is_secret(value) or (is_weak(name) and not looks_random(value)):
             return match[0]
         self._note(value.partition("]]")[0])
         return match[0].replace(value, MASK)
@@ -460,142 +355,6 @@ class Redactor(object):
         scheme, space, value = match.groups()
         is_ordinary = value == value.lower() and not any(c.isdigit() for c in value)
         return match[0] if is_ordinary else scheme + space + self._note(value)
-
-
-_MORE = re.compile(
-    r"""[ \t]{1,5}(?!-)([^\s"';&|(){}<>\[\]]+)|[ \t]{1,5}"([^"\n]{1,4000})"|[ \t]{1,5}'([^'\n]{1,4000})'|"""
-    r"""(?<=["']),[ \t]{0,3}"(?!-)([^"\n]{1,4000})"|(?<=["']),[ \t]{0,3}'(?!-)([^'\n]{1,4000})'"""
-)
-"""`--api-keys A B C`, `['--api-keys', 'A', 'B', 'C']`."""
-
-
-def _find_name(text, match):
-    """Return (name, where its value begins), or (None, ...) if it is not the name of a secret."""
-    name, begin = match["name"], match.end()
-    if name.lower() in _NAME_FIELDS and match["assign"]:
-        named = _NAMED_VALUE.match(text, begin)
-        if named is not None and names_a_secret(named["name"]):
-            return named["name"], named.end()
-    if not names_a_secret(name) and not (match["before"] and names_a_url_secret(name)):
-        return None, begin
-    if match["blank"] and not name.startswith("-"):
-        begin = _VERB.match(text, begin).end()
-    return name, begin
-
-
-def _find_more_values(text, position, name):
-    """Yield the positions of further values of an option that takes several."""
-    while is_plural(name) and name.startswith("-"):
-        more = _MORE.match(text, position)
-        if more is None or not _is_secret(more[more.lastindex]):
-            break
-        yield more.span(more.lastindex)
-        position = more.end()
-
-
-def _may_have_value(text, match, strict):
-    """Return True if the separator after the name may be followed by its value."""
-    name, end = match["name"], match.end()
-    begin = match.start("name")
-    if match["assign"]:
-        slashed = begin > 0 and text[begin - 1] == "/" and ":" in match["sep"]
-        return not slashed or (match["sep"] == ":" and not text.startswith("/", end))
-    if match["listed"]:  # an option in a printed list, or a pair in parentheses
-        return name.startswith("-") or text[max(0, begin - 3) : begin - 1].rstrip("\\")[-1:] in ("(", "[")
-    if match["table"]:
-        return not strict
-    if match["item"]:  # a YAML list with the option on one line and its value on the next
-        return name.startswith("-") and "\n" in match["blank"]
-    return not name.startswith("-") or not text.startswith("-", end)
-
-
-def _match_quoted(text, begin, strict):
-    wrapper = _WRAPPER.match(text, begin)
-    quoted = _QUOTED.match(text, wrapper.end() if wrapper is not None else begin)
-    if quoted is not None and not strict and "\n" in quoted[0]:  # in printed output, a quote ends with its line
-        return None
-    return quoted
-
-
-def _find_value(text, begin, name, match, run_end, strict):
-    """Return (begin, end, where to continue, end of the run) of the value without its quotes."""
-    quoted = _match_quoted(text, begin, strict)
-    if quoted is not None:
-        inner, end = quoted.span(quoted.lastindex)
-        if text[quoted.end() : quoted.end() + 1].isalnum():  # the supposed closing quote was escaped twice
-            end = _PLAIN.match(text, quoted.end()).end()
-        return inner, end, max(end, quoted.end()), run_end
-    opened = _OPEN.match(text, begin)
-    if opened is not None:
-        return opened.start(1), opened.end(), opened.end(), run_end
-    before = match.start("name") - 1
-    if name.startswith("-") and match["assign"] and before >= 0 and text[before] in "\"'":  # '--password=two words'
-        end = text.find(text[before], begin, begin + MAX_VALUE)
-        if end > begin and "\n" not in text[begin:end]:
-            return begin, end, end, run_end
-    group = None if is_weak(name) or not match["assign"] else _GROUP.match(text, begin)
-    if group is not None:
-        return begin, group.end(), group.end(), run_end
-    if match["long"] or (match["assign"] and name.lower().endswith(("passphrase", "mnemonic"))):
-        line = _LINE.match(text, begin)
-        if line is not None:
-            return begin, line.end(), line.end(), run_end
-    if run_end <= begin:  # computed once for all names in a run without spaces
-        plain = _PLAIN.match(text, begin)
-        run_end = plain.end() if plain is not None else begin
-    return begin, run_end, run_end, run_end
-
-
-def _is_value_of(name, value, text, match, strict):
-    if not value or not _is_secret(value):
-        return False
-    seen = value[:200]
-    bare = seen.rstrip(_PUNCTUATION)
-    if name.lower().endswith("tokens") and _COUNT.fullmatch(bare):
-        return False
-    is_option, separator = name.startswith("-"), match["sep"]
-    if match["blank"] and not is_option:
-        return _is_value_in_prose(name, bare)
-    if match["listed"]:
-        return _is_value_in_list(name, value, text, match, strict)
-    is_loose = ":" in separator and separator[0] not in "\\\"'"
-    if not strict:
-        if _CODE_OR_PROSE.fullmatch(bare) or _repeats_name(name, seen):
-            return False
-        if is_option and is_loose and not _is_mixed(seen):  # argument --api-key: expected one argument
-            return False
-    is_sure = bool(match["before"]) or (strict and not is_loose)
-    is_code = _CODE.search(seen) is not None and not (match["before"] or name.isupper())
-    is_doubtful = match["scheme"] is None and is_weak(name) and (not is_sure or is_code)
-    begin = match.start("name")
-    return not is_doubtful or looks_random(seen) or _QUALIFIER.search(text, max(0, begin - 16), begin) is not None
-
-
-def _names_next_word(word, value):
-    """Return True if the word names the next one in a command: `aws configure set aws_secret_access_key ...`."""
-    return (
-        not word.startswith("-")
-        and names_a_secret(word)
-        and _NAME.fullmatch(word) is not None
-        and _is_value_in_prose(word, value)
-    )
-
-
-def _is_value_in_prose(name, value):
-    """Return True for `password hunter2hunter2`, but not for `password is incorrect`."""
-    if is_weak(name):
-        return name.lower() in _PROSE_NAMES and looks_random(value)
-    return _is_mixed(value) and not _CODE.search(value) and ("/" not in value or looks_random(value))
-
-
-def _is_value_in_list(name, value, text, match, strict):
-    """Return True for `['--api-key', 'x']` and `('X-Api-Key', 'x')`, but not for `['token', 'label', 'split']`."""
-    quoted = _QUOTED.match(text, match.end())
-    if name.startswith("-"):
-        return not value.startswith("-") and (quoted is not None or strict) and not _repeats_name(name, value)
-    if quoted is None or text[quoted.end() : quoted.end() + 1] not in (")", "]"):
-        return False
-    return not is_weak(name) or looks_random(value[:200])
 
 
 def _truncate(text):

@@ -25,10 +25,10 @@ ALONE_AFTER = 64
 HANDOVER_STEPS = 100
 """After this many steps of another optimizer without one by the primary optimizer, the other becomes the primary one.
 """
-DROPPED = "not seen: this torch drops optimizer hooks at the first torch.compile; backwards are counted"
-NOT_COUNTED = "seen: backwards without an optimizer step (evaluation, or a step inside a graph) are not counted"
+DROPPED = "this torch drops optimizer hooks at the first torch.compile; backwards are counted"
+NOT_COUNTED = "backwards without an optimizer step (evaluation, or a step inside a graph) are not counted"
 UPDATES = "weight updates"
-NO_UPDATE = "not seen: in %d backwards the optimizer never stepped, and its weights did not change"
+NO_UPDATE = "in %d backwards the optimizer never stepped, and its weights did not change"
 SAMPLED_VALUES = 256
 MAX_RATES = 8
 MAX_OPTIMIZERS = 64
@@ -133,16 +133,17 @@ class Steps(object):
         if primary is not None and entry.steps_since_primary <= HANDOVER_STEPS:
             return False
         if self._primary is not None:
-            self.probe.note("another optimizer's steps are the run's steps from here on", entry.name)
+            what = "another optimizer's steps are the run's steps from here on"
+            self.probe.note(what, entry.name, code="optimizer-handover")
         self._primary = entry.ref
         self._change_source("optimizer")
         self.probe.see("learning rates")
         return True
 
-    def _change_source(self, source, text="seen"):
+    def _change_source(self, source, remark=""):
         if source != self.source:
             self.source = source
-            self.probe.see("steps", text)
+            (self.probe.miss if remark is DROPPED else self.probe.see)("steps", remark)
 
     # --- one step ------------------------------------------------------------------------------------------------
 
@@ -338,7 +339,7 @@ class Steps(object):
         count = self._backwards
         optimizer_class = self.probe.torch.optim.Optimizer
         if self._primary is None and count == 1 and not hooked_classes(optimizer_class):
-            self._change_source("backward", "seen: backwards are counted, because there is no optimizer")
+            self._change_source("backward", "backwards are counted, because there is no optimizer")
             return True
         if count < CHECK_HOOKS_AFTER:
             return False
@@ -362,7 +363,7 @@ class Steps(object):
         if self._primary is None:
             self._idle_weight = self._find_any_weight()
         self.probe.step += count - 1
-        self._change_source("backward", "seen: backwards are counted, because no optimizer was seen to step")
+        self._change_source("backward", "backwards are counted, because no optimizer was seen to step")
         return True
 
     def _find_any_weight(self):
@@ -404,7 +405,7 @@ class Steps(object):
         self.recorder.close(monotonic())
         weight = None if self._idle_weight is None or self._primary is not None else self._idle_weight[0]()
         if weight is not None and _sample_values(weight) == self._idle_weight[1]:
-            self.probe.see(UPDATES, NO_UPDATE % self.probe.step)
+            self.probe.miss(UPDATES, NO_UPDATE % self.probe.step)
 
 
 def _sample_values(weight):

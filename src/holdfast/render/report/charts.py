@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from holdfast.render.report.text import clean, count, number
-from holdfast.render.text import duration
+from holdfast.schema.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

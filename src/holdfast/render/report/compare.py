@@ -6,11 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.units import size
 from holdfast.render.report.charts import MAX_POINTS, Chart, line_of, not_finite, spans_decades, step_time
 from holdfast.render.report.text import NOTHING, clean, count, number
-from holdfast.render.text import duration
 from holdfast.schema.events import as_number
+from holdfast.schema.units import duration, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

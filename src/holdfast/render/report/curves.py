@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.aggregators.metrics import is_loss, is_score, is_train
 from holdfast.diagnosis.rules import by_id
-from holdfast.diagnosis.units import size
 from holdfast.render.report.charts import (
     MAX_LINES,
     MAX_POINTS,
@@ -34,8 +33,8 @@ from holdfast.render.report.charts import (
     thin,
 )
 from holdfast.render.report.text import clean, count, number
-from holdfast.render.text import duration
 from holdfast.schema.events import as_number
+from holdfast.schema.units import duration, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -303,24 +302,10 @@ def _severity(mark: Mark) -> tuple[int, int]:
     return SEVERE[mark.severity], mark.number
 
 
-SHOWS = {
-    "memory": ("memory",),
-    "time": ("pace", "epochs"),
-    "hang": ("pace",),
-    "slept": ("pace", "epochs"),
-    "gradients": ("gradient",),
-    "rate": ("rate",),
-    "component": ("parts",),
-    "metrics": ("metrics", "validation-loss"),
-    "overfitting": ("metrics", "validation-loss"),
-}
-"""A word in a rule's id -> the charts that show its subject."""
-
-
 def _concerns(rule: str, chart: str) -> bool:
     """Return True if the chart shows the evidence of the rule: a leak is not marked in the loss chart."""
-    shown = {name for word in rule.split("-") for name in SHOWS.get(word, ())}
     known = by_id().get(rule)
+    shown = set(known.charts) if known is not None else set()
     kind = known.kind if known is not None else "learning"
     if kind in ("learning", "proof", "exit"):
         shown.add("loss")

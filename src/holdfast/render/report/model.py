@@ -16,14 +16,14 @@ import msgspec
 from holdfast.diagnosis.checkpoints import checkpoints, last_good
 from holdfast.diagnosis.explanation import explain, find_decisive
 from holdfast.diagnosis.rules import by_id
-from holdfast.diagnosis.units import size
 from holdfast.render.report.charts import SEVERE, Chart
 from holdfast.render.report.compare import Comparison, compare_runs
 from holdfast.render.report.curves import charts_of
 from holdfast.render.report.text import clean, clean_line, count, moment, percent
 from holdfast.render.report.timeline import Timeline, timeline_of, tone_of
 from holdfast.render.summary import goodput
-from holdfast.render.text import duration, plural, results_folder
+from holdfast.render.text import plural, results_folder
+from holdfast.schema.units import duration, size
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.explanation import Explanation
@@ -356,8 +356,8 @@ def _setup(state: RunState) -> list[tuple[str, str]]:
     ]
     if attempt is not None and attempt.memory.device is not None:
         facts.append(("device", clean(attempt.memory.device.device, 80)))
-    if attempt is not None and attempt.adapter is not None:
-        facts.append(("framework", clean(attempt.adapter, 80)))
+    if attempt is not None and attempt.framework is not None:
+        facts.append(("framework", clean(attempt.framework, 80)))
     if (results := results_folder(state)) is not None:
         facts.append(("results", clean(results, 600)))
     if attempt is not None and attempt.attached is not None and attempt.attached.world_size > 1:

@@ -13,12 +13,14 @@ import jinja2
 from markupsafe import Markup
 
 from holdfast.diagnosis.stages import load_staged_run
+from holdfast.frameworks import all_frameworks
 from holdfast.render.report import HTML, MARKDOWN
 from holdfast.render.report.markdown import code, text
 from holdfast.render.report.model import TONES
 from holdfast.render.report.text import clean, moment
 from holdfast.render.stages import count_of, deliverables, load_stages, reason_of, stages_summary, state_of
-from holdfast.render.text import describe_change, duration, format_shares, plural
+from holdfast.render.text import describe_change, format_shares, plural
+from holdfast.schema.units import duration
 from holdfast.storage.folder import write_atomically
 from holdfast.storage.redact import replay_redacted
 
@@ -28,16 +30,7 @@ if TYPE_CHECKING:
     from holdfast.storage.folder import RunFolder
 
 _HERE = files("holdfast.render.report")
-PLOTS = (
-    "results.png",
-    "results.csv",
-    "confusion_matrix.png",
-    "BoxPR_curve.png",
-    "PR_curve.png",
-    "labels.jpg",
-    "args.yaml",
-)
-"""Files that Ultralytics writes next to its weights and that people look for."""
+RESULT_FILES = tuple(name for framework in all_frameworks() for name in framework.result_files)
 MAX_NOTES = 8
 
 
@@ -177,7 +170,7 @@ def _files(run: RunFolder, left: dict[str, str]) -> list[Link]:
     found: list[tuple[str, Path]] = [(name, Path(left[name])) for name in ("best", "last") if name in left]
     results = Path(left["results"]) if "results" in left else None
     if results is not None:
-        found += [(name, results / name) for name in PLOTS if (results / name).is_file()]
+        found += [(name, results / name) for name in RESULT_FILES if (results / name).is_file()]
         found.append(("all results", results))
     return [_link(run, name, path) for name, path in found if path.exists()]
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.series import mean_of
-from holdfast.diagnosis.units import GIB, MIB
 from holdfast.render.report.charts import SEVERE
 from holdfast.render.report.text import number, short_count
+from holdfast.schema.units import GIB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Literal
 from holdfast.diagnosis.causes import cause_of
 from holdfast.diagnosis.goodput import lost_steps
 from holdfast.render.report.text import clean, count
-from holdfast.render.text import describe_change, describe_repeated_work, duration
+from holdfast.render.text import describe_change, describe_exit, describe_repeated_work
+from holdfast.schema.events import INTERRUPTIONS
+from holdfast.schema.units import duration
 from holdfast.schema.verdicts import Action
 
 if TYPE_CHECKING:
@@ -89,32 +91,19 @@ def _describe_hidden(first: int, last: int) -> str:
     return f"{what} not shown here; see the journal."
 
 
-def describe_exit(attempt: AttemptState) -> str:
+def _describe_exit(attempt: AttemptState) -> str:
     ended = attempt.ended
     if ended is None:
         return "still running, according to the journal"
-    if ended.planned:
-        return "stopped by Holdfast after a snapshot, to resume in a new process"
-    if ended.stopped_by == "budget":
-        return "time budget used up"
-    if ended.stopped_by in ("user", "terminate"):
-        return "stopped by you" if ended.stopped_by == "user" else "stopped by SIGTERM"
-    if ended.stopped_by == "supervisor gone":
-        return "supervisor was killed"
-    if ended.stopped_by is not None:
-        return f"stopped by Holdfast because of {clean(ended.stopped_by, 60)}"
-    if ended.signal is not None:
-        return f"killed by {clean(ended.signal, 40)}"
-    if ended.code is None:
-        return "exit not recorded"
-    return "finished" if ended.code == 0 else f"exit code {ended.code}"
+    cause = ended.rule or ended.stopped_by
+    return clean(describe_exit(code=ended.code, signal=ended.signal, stopped_by=cause, planned=ended.planned), 100)
 
 
 def tone_of(attempt: AttemptState) -> Tone:
     ended = attempt.ended
     if ended is None:
         return "running"
-    if ended.planned or ended.stopped_by in ("user", "terminate", "supervisor gone", "budget"):
+    if ended.planned or ended.stopped_by in (*INTERRUPTIONS, "supervisor gone"):
         return "stopped"
     return "good" if ended.code == 0 and ended.stopped_by is None else "bad"
 
@@ -169,7 +158,7 @@ def _segment(
         width=round(100 * width, 2),
         start_up=round(100 * start_up, 1),
         lost=round(100 * lost, 1),
-        text=f"attempt {attempt.number}: {_steps(attempt)}, {duration(seconds)}, {describe_exit(attempt)}",
+        text=f"attempt {attempt.number}: {_steps(attempt)}, {duration(seconds)}, {_describe_exit(attempt)}",
     )
 
 
@@ -182,7 +171,7 @@ def _view_attempt(state: RunState, attempt: AttemptState, following: AttemptStat
         tone=_tone(state, attempt),
         steps=_steps(attempt),
         took=duration(attempt.ended.seconds) if attempt.ended is not None and attempt.ended.seconds else "",
-        how=describe_exit(attempt),
+        how=_describe_exit(attempt),
         began=_began(attempt),
         why=f"{clean(finding.rule, 60)}: {clean(finding.message, 400)}" if finding is not None else "",
         saved=_describe_saved(attempt),

@@ -6,20 +6,19 @@ import difflib
 import itertools
 import os
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast import frameworks
 from holdfast.schema.errors import PlanInvalid
 from holdfast.schema.plan import Plan
 from holdfast.schema.plan_keys import BY_NAME, GATE, METRICS, STAGE, TOP
-from holdfast.schema.ultralytics_settings import SETTINGS
 from holdfast.schema.values import Value
 from holdfast.storage.folder import FOLDER_NAME, to_folder_name
-from holdfast.storage.plan import ultralytics_settings
+from holdfast.storage.plan.mistakes import HOLDFAST_KEYS, Mistake, describe_place
 from holdfast.storage.plan.text import MAX_MISTAKES, format_mistakes, parse_plan, read_plan_text
-from holdfast.storage.plan.ultralytics_settings import HOLDFAST_KEYS, Mistake, describe_place
 from holdfast.storage.plan.values import check_device, check_value, format_value, parse_bytes
 from holdfast.storage.redact import Redactor
 from holdfast.storage.safe_files import expand_user
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path
 
+    from holdfast.frameworks.base import Framework
     from holdfast.schema.plan_keys import Table
     from holdfast.storage.plan.toml_lines import KeyPath
 
@@ -40,7 +40,7 @@ _OTHER_CHANGEABLE = (
     *("validation.every", "validation.batch", "validation.max_det", "validation.on_cpu"),
     *("clear_cache.epochs", "clear_cache.steps", "assigner", "accumulate"),
 )
-"""What remedies may change in addition to Ultralytics settings."""
+"""What remedies may change in addition to settings of a framework."""
 
 
 def _get_physical_memory() -> int:
@@ -55,8 +55,6 @@ class ReadContext:
     """The total bytes to which a percentage such as "80%" refers."""
     rules: Mapping[str, Collection[str]] | None = None
     """Rule -> its limits. If None, the names of rules and limits are not checked."""
-    settings_of: Callable[[str | None], Collection[str]] = field(default=lambda _: ())
-    """Return the settings known to the Ultralytics of an interpreter, which may be newer than the list here."""
 
 
 def read(path: Path, context: ReadContext | None = None) -> Plan:
@@ -129,8 +127,8 @@ class _Reader:
         yield from self._check_policy()
         yield from self._check_memory()
         yield from self._check_commands()
-        if self._trainer() == "ultralytics":
-            yield from self._check_ultralytics()
+        if self._builds_command():
+            yield from self._check_stage_settings()
         else:
             yield from self._check_settings_with_command()
 
@@ -146,8 +144,15 @@ class _Reader:
         """Return the trainer. If not set, it is `command` if there is a command."""
         stages = self._stages()
         has_command = "command" in self._values or any("command" in stage for stage in stages)
-        trainer = self._values.get("trainer", "command" if has_command else "ultralytics")
+        trainer = self._values.get("trainer", frameworks.COMMAND if has_command else frameworks.default().name)
         return trainer if isinstance(trainer, str) else ""
+
+    def _builds_command(self) -> bool:
+        return frameworks.by_name(self._trainer()).builds_command
+
+    def _framework(self) -> Framework:
+        """Return the framework that `[settings]` are for. A command may use one too."""
+        return frameworks.by_name(self._trainer()) if self._builds_command() else frameworks.default()
 
     def _stages(self) -> list[dict[str, Any]]:
         stages = self._values.get("stages", [])
@@ -157,24 +162,20 @@ class _Reader:
         table = self._values.get(name, {})
         return table if isinstance(table, dict) else {}
 
-    def _more_settings(self) -> Collection[str]:
-        return self._context.settings_of(self._python())
-
     def _check_stages(self) -> Iterator[Mistake]:
         if "stages" in self._values and not self._stages():
             yield Mistake(
                 ("stages",),
                 "must be a list of tables: write [[stages]], with two brackets, above the keys of each stage",
             )
-        yield from ultralytics_settings.check_settings(self._table("settings"), ("settings",), self._more_settings)
+        framework, python = self._framework(), self._python()
+        yield from framework.check_settings(self._table("settings"), ("settings",), python)
         names: dict[str, int] = {}
         for number, stage in enumerate(self._stages()):
             at: KeyPath = ("stages", number)
             yield from _check_table(STAGE, stage, at)
             if isinstance(stage.get("settings"), dict):
-                yield from ultralytics_settings.check_settings(
-                    stage["settings"], (*at, "settings"), self._more_settings
-                )
+                yield from framework.check_settings(stage["settings"], (*at, "settings"), python)
             if isinstance(stage.get("gate"), dict):
                 yield from _check_table(GATE, stage["gate"], (*at, "gate"))
                 yield from self._check_gate(stage["gate"], (*at, "gate"))
@@ -199,7 +200,7 @@ class _Reader:
 
     def _check_gate(self, gate: dict[str, Any], at: KeyPath) -> Iterator[Mistake]:
         metric = gate.get("metric")
-        if not isinstance(metric, str) or metric in METRICS or "/" in metric or self._trainer() != "ultralytics":
+        if not isinstance(metric, str) or metric in METRICS or "/" in metric or not self._builds_command():
             return
         near = [name for name in METRICS if name.lower() == metric.lower()] or difflib.get_close_matches(
             metric, METRICS, 1
@@ -227,8 +228,8 @@ class _Reader:
                     ("flags", name),
                     f'is {format_value(value, name=name)}, but must be one flag of the command: {name} = "--{name}"',
                 )
-        if self._table("flags") and self._trainer() == "ultralytics":
-            yield Mistake(("flags",), "is for a command, but the trainer is Ultralytics: delete it")
+        if self._table("flags") and self._builds_command():
+            yield Mistake(("flags",), f"is for a command, but the trainer is {self._framework().title}: delete it")
 
     def _check_rules(self) -> Iterator[Mistake]:
         rules = self._context.rules
@@ -271,7 +272,7 @@ class _Reader:
         for number, device in enumerate(devices if isinstance(devices, list) else []):
             if message := check_device(device):
                 yield Mistake(("policy", "devices", number), message)
-        names = [*SETTINGS, *_OTHER_CHANGEABLE, *self._table("flags")]
+        names = [*self._framework().setting_values, *_OTHER_CHANGEABLE, *self._table("flags")]
         for key in ("may_change", "never_change"):
             listed = policy.get(key, [])
             for number, name in enumerate(listed if isinstance(listed, list) else []):
@@ -307,25 +308,27 @@ class _Reader:
             if "command" in stage
         ]
         for at, command in commands:
-            if trainer == "ultralytics":
+            if self._builds_command():
                 yield Mistake(
-                    at, 'is not used: with trainer = "ultralytics", Holdfast builds the command; keep one of the two'
+                    at, f'is not used: with trainer = "{trainer}", Holdfast builds the command; keep one of the two'
                 )
             elif isinstance(command, (str, list)) and (message := _check_command(command)):
                 yield Mistake(at, message)
-        if trainer == "command" and "command" not in values and not self._every_stage_has("command"):
-            yield Mistake((), 'has no command: write command = "python train.py", or trainer = "ultralytics"')
+        if trainer == frameworks.COMMAND and "command" not in values and not self._every_stage_has("command"):
+            known = frameworks.default().name
+            yield Mistake((), f'has no command: write command = "python train.py", or trainer = "{known}"')
         for key in ("on_event", "resume_with"):
             if isinstance(values.get(key), str) and (message := _check_command(values[key])):
                 yield Mistake((key,), message)
-        yield from self._check_resume(values.get("resume_with"), values.get("checkpoint"), trainer)
+        yield from self._check_resume(values.get("resume_with"), values.get("checkpoint"))
 
-    def _check_resume(self, resume_with: Any, checkpoint: Any, trainer: str) -> Iterator[Mistake]:
-        if trainer == "ultralytics":
+    def _check_resume(self, resume_with: Any, checkpoint: Any) -> Iterator[Mistake]:
+        if self._builds_command():
+            title = self._framework().title
             for key in ("resume_with", "checkpoint"):
                 if key in self._values:
                     yield Mistake(
-                        (key,), "is only for trainer command: Holdfast knows how to resume Ultralytics; delete it"
+                        (key,), f"is only for trainer command: Holdfast knows how to resume {title}; delete it"
                     )
         elif resume_with and not checkpoint:
             yield Mistake(
@@ -339,7 +342,7 @@ class _Reader:
     def _every_stage_has(self, key: str) -> bool:
         return bool(self._stages()) and all(stage.get(key) for stage in self._stages())
 
-    def _check_ultralytics(self) -> Iterator[Mistake]:
+    def _check_stage_settings(self) -> Iterator[Mistake]:
         """Check the settings of each stage together with those of the plan."""
         common = self._table("settings")
         for number, stage in enumerate(self._stages() or [{}]):
@@ -349,7 +352,7 @@ class _Reader:
             where: dict[str, KeyPath] = {name: ("settings", name) for name in common}
             where |= {name: (*at, name) for name in own}
             missing_at: KeyPath = ("settings",) if "settings" in self._values or not self._stages() else at[:2]
-            yield from ultralytics_settings.check_combination({**common, **own}, where, missing_at)
+            yield from self._framework().check_stage({**common, **own}, where, missing_at)
             if number and stage.get("from") != "scratch" and "model" in own:
                 yield Mistake(
                     (*at, "model"),
@@ -357,7 +360,7 @@ class _Reader:
                 )
 
     def _check_settings_with_command(self) -> Iterator[Mistake]:
-        """Check settings that override those of an Ultralytics command. The command itself determines what it trains."""
+        """Check settings that override those of a command. The command itself determines what it trains."""
         tables: list[tuple[KeyPath, Any]] = [(("settings",), self._table("settings"))]
         tables += [(("stages", n, "settings"), stage.get("settings")) for n, stage in enumerate(self._stages())]
         for at, settings in tables:
@@ -417,10 +420,8 @@ def _describe_unknown_key(name: str, table: Table, keys: tuple[str, ...]) -> str
         return f"is called {_ALIASES[name]}"
     if name in HOLDFAST_KEYS:
         return f"is unknown here; use {HOLDFAST_KEYS[name]}"
-    if name in SETTINGS:
-        return (
-            f"is an Ultralytics setting: move it to {'the settings of this stage' if table is STAGE else '[settings]'}"
-        )
+    if _title_of(name):
+        return f"is a setting of {_title_of(name)}: move it to {'the settings of this stage' if table is STAGE else '[settings]'}"
     sections = [section for section in BY_NAME if section and "." not in section] if not table.name else []
     near = difflib.get_close_matches(name.lower(), [*keys, *sections], n=1)
     if near:
@@ -428,9 +429,19 @@ def _describe_unknown_key(name: str, table: Table, keys: tuple[str, ...]) -> str
     elsewhere = [place for place, other in BY_NAME.items() if any(key.name == name for key in other.keys or ())]
     if elsewhere or name in BY_NAME:
         return f"is not allowed here: move it {describe_place(elsewhere[0] if elsewhere else '')}"
-    if near := difflib.get_close_matches(name.lower(), list(SETTINGS), n=1, cutoff=0.75):
-        return f"is unknown; if you mean the Ultralytics setting {near[0]}, move it to [settings]"
+    if near := difflib.get_close_matches(name.lower(), _all_settings(), n=1, cutoff=0.75):
+        return f"is unknown; if you mean the setting {near[0]} of {_title_of(near[0])}, move it to [settings]"
     return f"is unknown; the keys allowed here are {', '.join((*keys, *sections))}"
+
+
+def _title_of(setting: str) -> str:
+    """Return the framework that has this setting; empty if none has."""
+    titles = (framework.title for framework in frameworks.all_frameworks() if setting in framework.setting_values)
+    return next(titles, "")
+
+
+def _all_settings() -> list[str]:
+    return [name for framework in frameworks.all_frameworks() for name in framework.setting_values]
 
 
 def _stage_name(stage: Mapping[str, Any], number: int) -> str:

@@ -23,7 +23,7 @@ else:
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.storage.plan.ultralytics_settings import Mistake
+    from holdfast.storage.plan.mistakes import Mistake
 
 MAX_VALUE = 1 << 20
 """Maximum size of a plan file in bytes. A plan is a page of text and is read into memory completely."""

@@ -8,6 +8,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
+from holdfast.schema.devices import DEVICES
 from holdfast.schema.plan import MAX_MEMORY_BYTES
 from holdfast.storage.redact import Redactor
 
@@ -26,8 +27,7 @@ NAMES = {
     "table": "a table",
     "tables": "a list of tables",
 }
-_DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?|-1|\d+(,\d+)*|(npu|xpu)(:\d+(,\d+)*)?")
-DEVICES = ("auto", "cpu", "mps", "cuda", "cuda:0", "0")
+_SUGGESTED_DEVICES = ("auto", "cpu", "mps", "cuda", "cuda:0", "0")
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(%|[KMGTkmgt]?[iI]?[bB])\s*")
@@ -52,7 +52,7 @@ def check_value(value: Any, spec: Value) -> str | None:
 
 
 def check_batch(value: Any) -> str | None:
-    """Check a batch size. -1 and a fraction of the device memory are what Ultralytics calls AutoBatch."""
+    """Check a batch size. -1 and a fraction of the device memory let the framework choose the size."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return f"is {format_value(value)}, but must be a whole number of images, for example 8"
     if isinstance(value, int) and (value >= 1 or value == -1):
@@ -71,9 +71,11 @@ def check_device(value: Any) -> str | None:
     if isinstance(value, list) and value and all(type(item) is int and item >= 0 for item in value):
         return None
     if isinstance(value, str):
-        if _DEVICE.fullmatch(value.replace(" ", "")):
+        text = value.replace(" ", "")
+        if text == "auto" or any(re.fullmatch(kind.pattern, text) for kind in DEVICES.values()):
             return None
-        near = ["cuda"] if value.lower() == "gpu" else difflib.get_close_matches(value.lower(), DEVICES, n=1)
+        by_alias = [kind.name for kind in DEVICES.values() if value.lower() in kind.aliases]
+        near = by_alias or difflib.get_close_matches(value.lower(), _SUGGESTED_DEVICES, n=1)
         if near:
             return f"is {format_value(value)}: did you mean {format_value(near[0])}?"
     return f'is {format_value(value)}, but must be "auto", "cpu", "mps", "cuda", or the number of a GPU such as 0'

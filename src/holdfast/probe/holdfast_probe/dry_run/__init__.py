@@ -24,7 +24,6 @@ batches             copies of a batch
 state               weights, optimizer and random state from before the first step
 initial_loss        the expected first loss
 write_guard         keeps the user's files unchanged
-trackers            experiment trackers that can only be disabled by a setting, not by an environment variable
 """
 
 import json
@@ -43,10 +42,11 @@ def begin():
     try:
         _config.update(json.loads(os.environ.get(protocol.CHECK) or "{}"))
         if _config.get("files") is not None:
-            from . import trackers, write_guard
+            from .. import frameworks
+            from . import write_guard
 
             write_guard.install(os.path.join(os.environ[protocol.ATTEMPT_DIR], FILE), **_config["files"])
-            trackers.disable()
+            frameworks.call("begin_dry_run")
     except Exception as error:
         sys.stderr.write("holdfast: the value of %s is invalid: %s\n" % (protocol.CHECK, error))
 
@@ -59,10 +59,12 @@ def before_probe(torch):
 
             write_guard.guard_torch_save(torch)
         if _config.get("dry_run") is not None:
+            from .. import frameworks
             from .loader_override import LoaderOverride
 
             _overrides.append(LoaderOverride(torch))
             _overrides[0].install()
+            frameworks.call("override_loaders", _overrides[0])
     except Exception as error:
         sys.stderr.write("holdfast: the dry run cannot be prepared: %s\n" % error)
 

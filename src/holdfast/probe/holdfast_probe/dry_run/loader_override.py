@@ -29,12 +29,9 @@ class LoaderOverride(object):
         """The number of batches that were replaced so far."""
         self.too_large = False
         self.zero_already = False
-        self.endless = True
-        """Whether Ultralytics' loaders never end: the end of an epoch would start a validation."""
 
     def install(self):
         after_import("torch.utils.data.dataloader", self._wrap_iterator)
-        after_import("ultralytics.data.build", self._make_endless)
 
     @property
     def has_batch(self):
@@ -42,6 +39,10 @@ class LoaderOverride(object):
 
     def input_is_certain(self):
         return all(find_input(self._torch, batch)[1] for _, batch in self._kept.values())
+
+    def keeps_yielding(self):
+        """Return whether the loader of a framework continues after its last batch: an epoch's end would start a validation."""
+        return self._torch.is_grad_enabled()
 
     def backward_begins(self):
         self._is_recording = False
@@ -62,21 +63,6 @@ class LoaderOverride(object):
             return override._next(original, iterator)
 
         iterator_class.__next__ = __next__
-
-    def _make_endless(self, module):
-        loader_class = getattr(module, "InfiniteDataLoader", None)
-        if loader_class is None:
-            return
-        original, override = loader_class.__iter__, self
-
-        @functools.wraps(original)
-        def __iter__(loader):  # noqa: N807 - it replaces that method
-            for batch in original(loader):
-                yield batch
-            while override.endless and override._torch.is_grad_enabled() and hasattr(loader, "iterator"):
-                yield next(loader.iterator)
-
-        loader_class.__iter__ = __iter__
 
     def _next(self, original, iterator):
         if os.getpid() != self._pid or not self._torch.is_grad_enabled():

@@ -10,6 +10,7 @@ import os
 import time
 
 from .. import op_check
+from ..devices import is_accelerator
 from ..event_writer import encode_event
 from ..import_hooks import after_import
 from ..op_check import canaries
@@ -202,9 +203,9 @@ class DryRun(object):
         session.close("{compared} of {calls} calls in {steps} steps were compared")
         session.stop()
         probe.inspectors, probe._inspector_calls = self._inspectors, {}
-        for device in {str(p.device) for p in self._state.parameters} if self._state is not None else ():
-            if not device.startswith(("cpu", "meta")):
-                self._write("canaries", {"device": device, "results": canaries.run_all(torch, device)})
+        devices = {p.device for p in self._state.parameters} if self._state is not None else ()
+        for device in map(str, filter(is_accelerator, devices)):
+            self._write("canaries", {"device": device, "results": canaries.run_all(torch, device)})
         self._experiments_began = time.monotonic()
         why = self._find_obstacle()
         if not why and not self._override.has_batch:

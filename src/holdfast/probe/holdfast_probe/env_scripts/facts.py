@@ -1,7 +1,8 @@
 """Facts about this interpreter: versions, devices, torchvision operators, and the OpenMP runtimes that are loaded.
 
-Checks that cannot crash come first, and each one that might is announced before it is tried. The arguments name
-libraries that the training uses in the same process as torch.
+Checks that cannot crash come first, and each one that might is announced before it is tried. The first argument names
+the packages whose versions matter, separated by commas; the others name libraries that the training uses in the same
+process as torch.
 """
 
 import json
@@ -9,24 +10,8 @@ import os
 import platform
 import sys
 
-PACKAGES = (
-    "torch",
-    "torchvision",
-    "ultralytics",
-    "numpy",
-    "faiss-cpu",
-    "faiss-gpu",
-    "faiss",
-    "scikit-learn",
-    "xgboost",
-    "lightgbm",
-    "opencv-python",
-    "opencv-python-headless",
-    "pillow",
-    "lightning",
-    "pytorch-lightning",
-    "transformers",
-)
+LISTED = ("mps", "cuda")
+"""The kinds of accelerators that are listed if torch sees them."""
 RUNTIMES = ("libomp", "libiomp5", "libgomp")
 
 
@@ -34,13 +19,13 @@ def emit(fact, **values):
     print(json.dumps(dict(values, fact=fact)), flush=True)
 
 
-def get_versions():
+def get_versions(packages):
     try:
         from importlib import metadata
     except ImportError:  # before Python 3.8
         return {}
     found = {}
-    for name in PACKAGES:
+    for name in packages:
         try:
             found[name] = str(metadata.version(name))
         except Exception:
@@ -66,22 +51,27 @@ def format_error(error):
     return "%s: %s" % (type(error).__name__, text) if text else type(error).__name__
 
 
+def list_devices(torch, kind):
+    """Return the devices of a kind that torch sees, with their product names if torch knows them."""
+    module = getattr(torch.backends if kind == "mps" else torch, kind, None)
+    if module is None or not module.is_available():
+        return {}
+    if kind == "mps":
+        return {kind: None}
+    return {"%s:%d" % (kind, index): module.get_device_name(index) for index in range(module.device_count())}
+
+
 def check_torch():
     import torch
 
-    devices = []
     names = {}
+    errors = {}
+    for kind in LISTED:
+        try:
+            names.update(list_devices(torch, kind))
+        except Exception as error:
+            errors[kind] = format_error(error)
     mps = getattr(torch.backends, "mps", None)
-    if mps is not None and mps.is_available():
-        devices.append("mps")
-    cuda_error = None
-    try:
-        if torch.cuda.is_available():
-            for index in range(torch.cuda.device_count()):
-                devices.append("cuda:%d" % index)
-                names["cuda:%d" % index] = torch.cuda.get_device_name(index)
-    except Exception as error:
-        cuda_error = format_error(error)
     numpy_error = None
     try:
         torch.zeros(1).numpy()
@@ -92,9 +82,9 @@ def check_torch():
         version=str(torch.__version__),
         cuda_build=torch.version.cuda or getattr(torch.version, "hip", None),
         mps_built=bool(mps is not None and mps.is_built()),
-        devices=[*devices, "cpu"],
-        names=names,
-        cuda_error=cuda_error,
+        devices=[*names, "cpu"],
+        names={device: name for device, name in names.items() if name},
+        cuda_error=errors.get("cuda"),
         numpy_error=numpy_error,
         threads=torch.get_num_threads(),
     )
@@ -172,7 +162,7 @@ def attempt(what, function, *arguments):
         return False
 
 
-def main(libraries):
+def main(packages, libraries):
     sys.path[:] = [entry for entry in sys.path if entry]  # do not import a torch.py from the working directory
     emit(
         "python",
@@ -182,7 +172,7 @@ def main(libraries):
         macos=platform.mac_ver()[0] or None,
         machine=platform.machine(),
         chip=get_chip(),
-        packages=get_versions(),
+        packages=get_versions(packages),
     )
     if not attempt("torch", check_torch):
         return
@@ -195,4 +185,4 @@ def main(libraries):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1].split(","), sys.argv[2:])

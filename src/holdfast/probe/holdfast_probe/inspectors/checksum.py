@@ -53,7 +53,7 @@ class ChecksumInspector(Inspector):
             return
         tensors = self._weights()
         if not tensors:
-            self.probe.see(self.name, "not seen: no DistributedDataParallel object contains the weights")
+            self.probe.miss(self.name, "no DistributedDataParallel object contains the weights")
             return
         self.probe.see(self.name)
         with self.probe.budget.spending(self.name):

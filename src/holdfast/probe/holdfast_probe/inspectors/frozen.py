@@ -113,7 +113,7 @@ class FrozenInspector(Inspector):
         parameters, layers = Models(self.probe, self._names.models()).frozen(torch, census)
         before, self._pieces = self._pieces, Pieces(torch, self.probe.step, parameters, layers)
         flags = census.around_steps + (before.moved(self._pieces) if before is not None else [])
-        self.probe.see(self.name, "seen" if parameters or flags else "seen: nothing is frozen")
+        self.probe.see(self.name, "" if parameters or flags else "nothing is frozen")
         by_device = {}
         for key, flag in flags:
             by_device.setdefault(flag.device, []).append((key, flag))

@@ -90,7 +90,7 @@ class GradientsInspector(Inspector):
         gradients = [gradient for _, gradient in pairs if gradient is not None]
         reading.missing = len(parameters) - len(with_gradient)
         if len({gradient.device for gradient in gradients}) > 1:
-            self.probe.see(self.name, "not seen: the gradients are on several devices")
+            self.probe.miss(self.name, "the gradients are on several devices")
             return
         if not with_gradient:
             self._empty = reading

@@ -22,6 +22,8 @@ than to call all of them unused.
 """
 FIRST_INTERVAL = 100
 """Steps until the second window. Each further window comes ten times later."""
+GRAPH_GRADIENTS = "gradients from the graph"
+"""Missing if something else than the backward pass sets gradients: a copy from other tensors, for example."""
 OUTSIDE_GRAPH = "gradients reach the optimizer's tensors outside the visible graph"
 MAX_CANDIDATES = 64
 MAX_NAMES = 8
@@ -102,7 +104,7 @@ class GraphInspector(Inspector):
         why = self._why_unseen or why_not_comparable(optimized.values(), used.values())
         if why:
             self._open = False
-            self.probe.see(self.name, "not seen: " + why)
+            self.probe.miss(self.name, why)
             return
         outside = [p for key, p in used.items() if key not in optimized and _is_parameter(self.probe.torch, p)]
         if outside:
@@ -136,14 +138,16 @@ class GraphInspector(Inspector):
                 report()
             elif self._every_backward_walked:
                 self._why_unseen = OUTSIDE_GRAPH
-                self.probe.see(self.name, "not seen: " + self._why_unseen)
+                self.probe.miss(self.name, OUTSIDE_GRAPH)
+                self.probe.miss(GRAPH_GRADIENTS, OUTSIDE_GRAPH)
             else:
-                self.probe.see(self.name, "not seen: the budget did not allow walking the graph of every backward")
+                self.probe.miss(self.name, "the budget did not allow walking the graph of every backward")
 
         self.probe.scalars.later(largest, handle_gradients)
 
     def _report(self, counts, outside, unused):
         self.probe.see(self.name)
+        self.probe.see(GRAPH_GRADIENTS)
         if counts == self._last_reported:
             return
         self._last_reported = counts

@@ -82,7 +82,7 @@ class WeightUpdatesInspector(Inspector):
         if not self._fair_share.allows(self.name, self._expected_cost):
             return
         if any(base.__name__ == "LBFGS" for base in type(optimizer).__mro__):
-            self.probe.see(self.name, "not seen: an LBFGS step uses many gradients")
+            self.probe.miss(self.name, "an LBFGS step uses many gradients")
             return
         began = time.perf_counter()
         with self._fair_share.spending(self.name), self.probe.torch.no_grad():

@@ -6,6 +6,7 @@ it really had, so an error of one operator is not attributed to the next.
 
 import time
 
+from ..devices import is_accelerator
 from .call import Call
 from .compare import Mismatch
 from .cpu_mirror import CpuMirror, NotComparable, tensors_in
@@ -15,7 +16,6 @@ from .operators import Operator
 from .precision import Precision
 from .source_location import SourceLocation
 
-HOST = frozenset(["cpu", "meta"])
 MAX_LINES = 200
 MAX_SIGNATURES = 20000
 MAX_OVERDRAFT = 2.0
@@ -109,12 +109,12 @@ class OpChecker(object):
                 self._skip("it has a tensor subclass that wraps other tensors (%s)" % type(tensor).__name__)
                 return None
             device = tensor.device
-            if device.type not in HOST:
+            if is_accelerator(device):
                 return device
         device = kwargs.get("device")
         if device is not None:
             device = self._torch.device(device)
-            if device.type not in HOST:
+            if is_accelerator(device):
                 return device
         return None
 

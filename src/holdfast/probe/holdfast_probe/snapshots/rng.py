@@ -8,6 +8,8 @@ import random
 import struct
 import sys
 
+from .. import devices
+
 _WORDS = 625
 _PYTHON = struct.Struct("<%dI?d" % _WORDS)
 _NUMPY = struct.Struct("<624IIid")
@@ -20,11 +22,7 @@ def get_rng_states(torch):
     numpy_state = _get_packed_numpy()
     if numpy_state is not None:
         state["numpy"] = numpy_state
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        state["cuda"] = torch.cuda.get_rng_state_all()
-    mps = getattr(torch, "mps", None)
-    if mps is not None and torch.backends.mps.is_available():
-        state["mps"] = mps.get_rng_state()
+    state.update(devices.get_rng_states(torch))
     return state
 
 
@@ -35,10 +33,7 @@ def set_rng_states(torch, state):
     torch.set_rng_state(state["torch"].clone())
     if "numpy" in state:
         _set_numpy(state["numpy"])
-    if "cuda" in state and torch.cuda.is_available() and torch.cuda.device_count() == len(state["cuda"]):
-        torch.cuda.set_rng_state_all([one.clone() for one in state["cuda"]])
-    if "mps" in state and getattr(torch, "mps", None) is not None and torch.backends.mps.is_available():
-        torch.mps.set_rng_state(state["mps"].clone())
+    devices.set_rng_states(torch, state)
 
 
 def get_worker_rng_state(torch):

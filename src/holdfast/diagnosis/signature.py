@@ -1,0 +1,28 @@
+"""Rules about an exception that one line of the output identifies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.diagnosis.exits import find_failure, match_exception
+from holdfast.diagnosis.rule import Rule
+from holdfast.schema.events import AttemptEnded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.diagnosis.run_state import RunState
+    from holdfast.schema.verdicts import Finding
+
+
+def signature_rule(
+    *patterns: str, report: Callable[[RunState, AttemptEnded, str], Finding | None], **traits: Any
+) -> Rule:
+    """Return a rule for exceptions with a line that matches one of the patterns. `report` gets the end and that line."""
+
+    def judge(state: RunState) -> Finding | None:
+        failure = find_failure(state)
+        line = match_exception(failure, *patterns) if failure is not None else None
+        return report(state, failure, line) if failure is not None and line is not None else None
+
+    return Rule(kind="exit", on=(AttemptEnded,), judge=judge, **traits)
