@@ -90,6 +90,12 @@ class Toy(Framework):
 
 FRAMEWORK = Toy()
 """,
+    "probe/toy/__init__.py": """
+from ... import protocol
+
+def begin_dry_run():
+    print("toy", protocol.__name__)
+""",
     "rules/toy_fact.py": """
 from holdfast.diagnosis.rule import Rule
 from holdfast.schema.events import AttemptEnded
@@ -185,6 +191,16 @@ for framework in ("toy", "ultralytics"):
     print([step.id for step in find_steps(["as-it-is", "toy-step"], framework)])
 """
     assert run_with_toy(program) == ["['as-it-is', 'toy-step']", "['as-it-is']"]
+
+
+def test_second_framework_has_a_part_in_the_training(run_with_toy, tmp_path):
+    """It is loaded as a part of the probe, so that it can use the probe's modules."""
+    program = f"""
+from holdfast.probe.holdfast_probe import frameworks as parts
+parts.__path__.append({str(tmp_path / "toy" / "probe")!r})
+parts.call("begin_dry_run")
+"""
+    assert run_with_toy(program) == ["toy holdfast.probe.holdfast_probe.protocol"]
 
 
 def test_plan_of_an_unknown_framework_is_rejected():
