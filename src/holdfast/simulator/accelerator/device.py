@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import functools
+import os
+import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,6 +75,27 @@ def register(name: str) -> None:
     torch.as_tensor = _build_on_host(torch.as_tensor, name)
     # Loaders pin batches if there is an accelerator. This one reads the host's memory anyway.
     torch.Tensor.pin_memory = lambda tensor, _device=None: tensor
+    atexit.register(_wait_for_autograd)
+
+
+def _wait_for_autograd() -> None:
+    """Wait until the other threads are idle, for a second or so at most. Linux only.
+
+    The autograd thread of a device releases its last tensors after `backward` has returned. Here they are Python objects:
+    if Python shut down first, the thread would abort the process.
+    """
+    idle = 0
+    with contextlib.suppress(OSError):
+        for _ in range(500):
+            time.sleep(0.002)  # releases the GIL, so that a thread that waits for it continues
+            idle = idle + 1 if _others_are_asleep() else 0
+            if idle == 3:
+                return
+
+
+def _others_are_asleep() -> bool:
+    tasks = [task for task in Path("/proc/self/task").iterdir() if task.name != str(os.getpid())]
+    return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "S" for task in tasks)
 
 
 def _fallback(operator: Any, *args: Any, **kwargs: Any) -> Any:
