@@ -116,9 +116,8 @@ def _has_secret_words(name):
 
 
 def _is_secret_in_context(ordered, words):
-    """Check words that are secrets only together with certain others: `keys`, `tokens` and `pass`.
-
-    `tokens`, `pass`, `pw`, `psk` and `signature` are also weak names on their own.
+    """Check words that are secrets only together with certain others: `keys`, `tokens` and `pass`. `tokens`, `pass`,
+    `pw`, `psk` and `signature` are also weak names on their own.
     """
     if "keys" in words and _WITH_KEYS & words:
         return True
