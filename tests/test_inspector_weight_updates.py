@@ -248,7 +248,7 @@ def test_a_large_tensor_is_looked_at_in_parts():
         optimizer.zero_grad()
         probe.backward(table.square().sum())
         inspector.step_begins(optimizer, True)
-        held.append(sum(item.bytes() for chosen in inspector._pending.values() for *_, item in chosen.comparisons))
+        held.append(sum(item.bytes() for chosen in inspector._pending.values() for item in chosen.comparisons))
         optimizer.step()
         probe.optimizers = [optimizer]
         probe.step += 1

@@ -59,10 +59,7 @@ def _on_torch_imported(torch, attempt_dir, helper, gc_pause):
 
 
 def is_multiprocessing_helper():
-    """Return True in spawned and forkserver processes and in the resource tracker.
-
-    They record nothing until one of them trains.
-    """
+    """Return True in a process that multiprocessing starts. It records nothing until it trains."""
     words = getattr(sys, "orig_argv", None) or _command_line()
     return any(word == "--multiprocessing-fork" or word.startswith("from multiprocessing.") for word in words)
 
@@ -101,10 +98,7 @@ def _append_line(attempt_dir, line):
 
 
 def _provide_guard():
-    """Make `import holdfast` work under the supervisor even if Holdfast is not installed.
-
-    This finder comes after all others.
-    """
+    """Make `import holdfast` work even if Holdfast is not installed. This finder comes after all others."""
     spec_type = type(sys.__spec__)  # importing importlib.machinery would take longer than everything here
 
     class GuardFinder(object):

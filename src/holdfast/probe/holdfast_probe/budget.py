@@ -37,10 +37,8 @@ class Budget(object):
         self._base_seconds = self._reviewed_seconds = 0.0
 
     def allows(self, cost_estimate_seconds):
-        """Return True if an inspection that takes about this long may run now.
-
-        An inspection that costs more than can ever be saved may run once the savings are full. It is paid back before
-        anything else may run.
+        """Return True if an inspection that takes about this long may run now. An inspection that costs more than can
+        ever be saved may run once the savings are full. It is paid back before anything else may run.
         """
         self._requests += 1
         if self.credit >= cost_estimate_seconds or self.credit >= self._limit:
@@ -54,7 +52,7 @@ class Budget(object):
 
     def spending(self, name):
         """Return a context manager that measures its duration, stores it under `name` and charges it to the budget."""
-        return _Spending(self, name)
+        return Spending(self.add_cost, name)
 
     def begin_inspection(self):
         self._in_inspection = True
@@ -66,9 +64,8 @@ class Budget(object):
         self._pay(time.monotonic() - began)
 
     def step(self, seconds, fast_steps=0, fast_seconds=0.0):
-        """Add the credit that a step of the primary optimizer earned.
-
-        The steps before it that took the fast path earn credit too; they did not measure their own cost.
+        """Add the credit that a step of the primary optimizer earned. The steps before it that took the fast path earn
+        credit too; they did not measure their own cost.
         """
         base, self.base = self.base, 0.0
         if fast_steps:
@@ -121,11 +118,13 @@ class Budget(object):
         self._base_seconds = self._reviewed_seconds = 0.0
 
 
-class _Spending(object):
-    __slots__ = ("_began", "_budget", "_name")
+class Spending(object):
+    """Calls `add_cost(name, seconds)` at the end of a `with` block."""
 
-    def __init__(self, budget, name):
-        self._budget = budget
+    __slots__ = ("_add_cost", "_began", "_name")
+
+    def __init__(self, add_cost, name):
+        self._add_cost = add_cost
         self._name = name
 
     def __enter__(self):
@@ -133,5 +132,5 @@ class _Spending(object):
         return self
 
     def __exit__(self, *_):
-        self._budget.add_cost(self._name, time.monotonic() - self._began)
+        self._add_cost(self._name, time.monotonic() - self._began)
         return False

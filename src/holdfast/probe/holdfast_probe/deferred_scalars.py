@@ -44,10 +44,7 @@ class DeferredScalars(object):
         self.count += 1
 
     def fetch(self):
-        """Copy all waiting values to the host.
-
-        Return False if called on another thread than the training thread, where this is not allowed.
-        """
+        """Copy all waiting values to the host. Return False on other threads, where this is not allowed."""
         if not self.on_training_thread():
             return False
         waiting, self._waiting, self.count = self._waiting, {}, 0

@@ -11,6 +11,7 @@ import os
 import time
 
 from . import protocol, redact
+from .heartbeat import file_identity
 
 RETRY_SECONDS = 5.0
 ALWAYS_WRITTEN = frozenset(["probe-attached", "coverage", "step", "steps", "schedule", "probe-note", "process-exiting"])
@@ -99,10 +100,7 @@ class EventWriter(object):
             self._fail()
 
     def write(self, event, fields, step=0):
-        """Write one event.
-
-        Never raises. An event is dropped if it exceeds the allowance or if nothing can be written.
-        """
+        """Write one event, or drop it if it exceeds the allowance or nothing can be written. Never raises."""
         line = encode_event(event, fields)
         if event not in ALWAYS_WRITTEN and not self._fits_allowance(len(line), step):
             return
@@ -146,7 +144,7 @@ class EventWriter(object):
     def _open(self, extra=0):
         flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | extra
         self._descriptor = os.open(self._path, flags, 0o600)
-        self._identity = self._file_identity()
+        self._identity = file_identity(self._descriptor)
         self._retry_at = 0.0
 
     def _try_to_open(self):
@@ -155,17 +153,10 @@ class EventWriter(object):
         except OSError:
             self._fail()
 
-    def _file_identity(self):
-        status = os.fstat(self._descriptor)
-        return status.st_dev, status.st_ino
-
     def _is_own_file(self):
-        """Return True if the descriptor still refers to this file.
-
-        A program that closes descriptors it did not open may have reused it.
-        """
+        """Return False if the program has closed the descriptor and reused its number."""
         try:
-            return self._file_identity() == self._identity
+            return file_identity(self._descriptor) == self._identity
         except OSError:
             return False
 
@@ -187,10 +178,7 @@ class EventWriter(object):
         self._retry_at = time.monotonic() + RETRY_SECONDS
 
     def _recover(self):
-        """Return True if lines can be written again.
-
-        A truncated line is terminated first, so that it does not corrupt the next one.
-        """
+        """Return True if lines can be written again. A truncated line is terminated first."""
         if time.monotonic() < self._retry_at:
             return False
         lost, is_truncated = self._lost, self._is_truncated

@@ -69,8 +69,8 @@ class FastPath(object):
         if self.on:
             self._left = left
             self._until = min(probe.due_at, probe.supervisor_watch.next_at)
-            self._optimizer = steps.primary_reference()
-            self._iterator = probe.loaders.latest_reference()
+            self._optimizer = steps.primary_reference
+            self._iterator = probe.loaders.latest[0]
             self._thread = probe.scalars.thread
             self._writes_rates = steps.recorder.writes_each
             self._beat = probe.heart.make_step_writer()
@@ -96,10 +96,7 @@ class FastPath(object):
             self._probe.loaders.count_usual_fetches(1, self._probe.steps.record, waited)
 
     def begin_backward(self, args):
-        """Return True if the full path need not see this backward.
-
-        It is the ordinary first backward of a step, or nested in another one.
-        """
+        """Return True for an ordinary first backward of a step, and for one that is nested in another."""
         if self._graph_task() != -1:
             return True
         loss = args[0] if args else None
@@ -138,10 +135,7 @@ class FastPath(object):
         return False
 
     def end_step(self, optimizer):
-        """Count the step and return True if it was an ordinary one of the primary optimizer.
-
-        A single function, because every call costs time.
-        """
+        """Count the step and return True if it was an ordinary one. A single function: every call costs time."""
         probe = self._probe
         loss = self._loss
         if self._optimizer() is not optimizer or loss is None or probe.pause_seconds:
@@ -197,10 +191,7 @@ class FastPath(object):
         self._waited, self._fetched = 0.0, 0
 
     def settle(self):
-        """Record all pending steps.
-
-        Only the training thread may call this. Steps are removed one by one, because a Ctrl-C may interrupt.
-        """
+        """Record all pending steps, on the training thread. A Ctrl-C may interrupt, so they are removed one by one."""
         pending, steps = self._pending, self._probe.steps
         while pending:
             self._record_step(steps, *pending.pop(0))

@@ -71,20 +71,14 @@ class GcPause(object):
         return gc.get_freeze_count() != self._frozen  # the program has frozen objects: do not unfreeze them
 
     def end(self):
-        """Stop postponing: the training has begun.
-
-        From now on Python's own rule decides when the next full collection runs.
-        """
+        """Stop postponing: the training has begun. From now on Python's own rule applies."""
         self._is_active = False
         if self._on_collection in gc.callbacks:
             gc.callbacks.remove(self._on_collection)
 
 
 def _has_generations():
-    """Return True if old objects are scanned all at once.
-
-    Python 3.14 scans them incrementally; free-threaded Python has no generations.
-    """
+    """Return False for Python 3.14, which scans incrementally, and for free-threaded Python."""
     return sys.version_info < (3, 14) and getattr(sys, "_is_gil_enabled", lambda: True)()
 
 

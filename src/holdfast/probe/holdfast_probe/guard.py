@@ -113,10 +113,7 @@ class Guard(object):
         return False
 
     def _is_mid_pass(self):
-        """Return True if the program exits in the middle of a pass.
-
-        A program that requests a snapshot and exits has not finished.
-        """
+        """Return True in the middle of a pass: a program that requests a snapshot and exits has not finished."""
         self._pass = self._pass or self._unfinished_pass
         return self._pass is not None
 
@@ -142,10 +139,7 @@ class Guard(object):
         self._resume_state = None
 
     def _take_over_epochs(self):
-        """Report epochs from now on, so that the end of a pass does not count as one.
-
-        After a crash, a pass may be only the rest of an epoch.
-        """
+        """Report epochs from now on: after a crash, a pass may be only the rest of an epoch."""
         if self._probe is not None:
             self._probe.loaders.epochs_known_by = SOURCE
 
@@ -187,19 +181,17 @@ class Guard(object):
             self._pass = None
 
     def _last_batch(self, loader):
-        """Return the number of the last batch, after which no snapshot is taken.
-
-        A run that resumed there would find no batch left, and the variables that the loop fills would be empty. The
-        start of the next epoch serves as well, or the next pass if there are no epochs.
+        """Return the number of the last batch, after which no snapshot is taken. A run that resumed there would find no
+        batch left, and the variables that the loop fills would be empty. The start of the next epoch serves as well, or
+        the next pass if there are no epochs.
         """
         count = count_batches(self._torch, loader)
         return None if count == 1 and self._epoch is None else count
 
     def snapshot(self):
-        """Request a snapshot at the end of this batch, even if none is due.
-
-        Between two passes, it is taken at the next point that a training can resume from. Otherwise, whatever the
-        program did since the last pass would be done twice.
+        """Request a snapshot at the end of this batch, even if none is due. Between two passes, it is taken at the next
+        point that a training can resume from. Otherwise, whatever the program did since the last pass would be done
+        twice.
         """
         self._snapshot_requested = True
         if self._epoch is None and not self._call:
@@ -208,10 +200,9 @@ class Guard(object):
     # --- between two batches -------------------------------------------------------------------------------------
 
     def _take_snapshot_if_due(self, is_later_pass=False):
-        """Take a snapshot if one is due or was requested.
-
-        `is_later_pass` means that this pass is not the first of its epoch. If the run resumed here, the earlier passes
-        would yield nothing. So the snapshot waits until more work than allowed would be lost without it.
+        """Take a snapshot if one is due or was requested. `is_later_pass` means that this pass is not the first of its
+        epoch. If the run resumed here, the earlier passes would yield nothing. So the snapshot waits until more work
+        than allowed would be lost without it.
         """
         if self._snapshot_requested or (
             self._snapshots.is_due(self._position) and not (is_later_pass and self._snapshots.may_wait())
@@ -265,9 +256,8 @@ class Guard(object):
         return differences(header.get("fingerprint", {}), self._fingerprint) + changed_settings
 
     def _finish_restore(self):
-        """Restore the state at the point where the snapshot was taken, and return the pass to resume.
-
-        Everything that the program did up to here was done before the snapshot was taken.
+        """Restore the state at the point where the snapshot was taken, and return the pass to resume. Everything that
+        the program did up to here was done before the snapshot was taken.
         """
         state, self._resume_state = self._resume_state, None
         with self._explain_errors("the snapshot"):
@@ -340,10 +330,7 @@ def _get_rank_and_world_size(torch):
 
 
 def _is_last_rank_to_exit(torch, store):
-    """Return True if all other ranks have finished.
-
-    As long as one rank may still crash, all of them need the snapshots.
-    """
+    """Return True if all other ranks have finished: as long as one may crash, all need the snapshots."""
     if store.world_size == 1:
         return True
     try:

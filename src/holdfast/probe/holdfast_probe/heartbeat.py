@@ -80,10 +80,8 @@ class Beat(NamedTuple):
 
 
 def create(path: str, in_memory: bool = True, pid_space: str = "") -> None:
-    """Create a table with empty slots, and replace the one that `path` referred to.
-
-    In memory, the owner is stored after the table: the boot and PID namespace in which its pids are valid, and the
-    run's file.
+    """Create a table with empty slots, and replace the one that `path` referred to. In memory, the owner is stored
+    after the table: the boot and PID namespace in which its pids are valid, and the run's file.
     """
     before = find_table(path)
     table = _HEADER.pack(MAGIC, VERSION, SLOTS, SLOT_SIZE).ljust(HEADER_SIZE, b"\0") + b"\0" * (SLOTS * SLOT_SIZE)
@@ -114,9 +112,8 @@ def find_table(path: str) -> str:
 
 
 def read(path: str) -> Dict[int, Beat]:
-    """Return all slots in use, slot -> Beat. An unreadable or foreign file has none.
-
-    The first process of rank r has slot r; further processes have slots from the upper end.
+    """Return all slots in use, slot -> Beat. An unreadable or foreign file has none. The first process of rank r has
+    slot r; further processes have slots from the upper end.
     """
     data = _read_table(find_table(path))
     if data is None:
@@ -137,10 +134,8 @@ def _read_table(path: str) -> "bytes | None":
 
 
 def _read_start(path: str, size: int) -> "bytes | None":
-    """Return the first bytes of a file, or None if it cannot be read.
-
-    Only regular files are read, and symbolic links are not followed: a pipe cannot block the reader, and a planted link
-    is not read.
+    """Return the first bytes of a file, or None if it cannot be read. Only regular files are read, and symbolic links
+    are not followed: a pipe cannot block the reader, and a planted link is not read.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -154,12 +149,16 @@ def _read_start(path: str, size: int) -> "bytes | None":
         os.close(descriptor)
 
 
+def _create(path: str, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+
+
 def _replace(path: str, content: bytes) -> None:
     temporary = "%s.%s.tmp" % (path, os.urandom(8).hex())
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+        _create(temporary, content)
         os.replace(temporary, path)
     except OSError:
         if os.path.exists(temporary):
@@ -170,12 +169,7 @@ def _replace(path: str, content: bytes) -> None:
 def _write_to_memory(table: bytes) -> "str | None":
     path = "%s/holdfast-%d-%s" % (MEMORY, os.getpid(), os.urandom(8).hex())
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return None
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(table)
+        _create(path, table)
         return path
     except OSError:
         _remove_from_memory(path)
@@ -191,10 +185,7 @@ def _remove_from_memory(path: str) -> None:
 
 
 class Heart(object):
-    """The probe's side: one slot, open for writing.
-
-    If a write fails, the training continues and the next write tries again.
-    """
+    """The probe's side: one slot, open for writing. A write that fails is tried again with the next one."""
 
     def __init__(self, path: str, slot: "int | None", pid: int, step: int = 0, world_size: int = 1) -> None:
         """Open the given slot. Without one, take a free slot above those of the ranks."""
@@ -206,8 +197,7 @@ class Heart(object):
         """Monotonic time of the last write."""
         self._map = None
         self._descriptor = _open(self._path)
-        status = os.fstat(self._descriptor)
-        self._identity = (status.st_dev, status.st_ino)
+        self._identity = file_identity(self._descriptor)
         try:
             if slot is None:
                 self._take_free_slot(pid, world_size)
@@ -231,10 +221,7 @@ class Heart(object):
         self._write(is_fresh)
 
     def make_step_writer(self) -> "Callable[[int, float, float, float, int, int], None]":
-        """Return a faster `step` that keeps the phase, for steps between which it does not change.
-
-        The caller sets `written_at`.
-        """
+        """Return a faster `step` for steps between which the phase does not change. The caller sets `written_at`."""
         if self._map is not None:
             return functools.partial(_STEP.pack_into, self._data, 0)
         phase = PHASES[self._data[_PHASE_AT]]
@@ -287,11 +274,10 @@ class Heart(object):
             pass
 
     def _is_own_file(self) -> bool:
-        """Return True if the descriptor still refers to the table.
-
-        A program that closes descriptors it did not open may have reused the number for its own file. The probe's
-        descriptor has a file position that no other file has; comparing the file's identity would take four times as
-        long. Within two milliseconds this is not checked again, which saves a system call in every very short step.
+        """Return True if the descriptor still refers to the table. A program that closes descriptors it did not open
+        may have reused the number for its own file. The probe's descriptor has a file position that no other file has;
+        comparing the file's identity would take four times as long. Within two milliseconds this is not checked again,
+        which saves a system call in every very short step.
         """
         try:
             return os.lseek(self._descriptor, 0, os.SEEK_CUR) == MARK
@@ -301,8 +287,7 @@ class Heart(object):
     def _reopen(self) -> bool:
         """Open the table again. Return False if the path now belongs to another attempt's file."""
         descriptor = _open(self._path)
-        status = os.fstat(descriptor)
-        if (status.st_dev, status.st_ino) != self._identity:
+        if file_identity(descriptor) != self._identity:
             os.close(descriptor)
             return False
         self._descriptor = descriptor
@@ -325,10 +310,7 @@ class Heart(object):
         raise ValueError("every slot is taken")
 
     def _lock(self) -> bool:
-        """Lock the table, and return False if that fails.
-
-        Then two processes may share a slot, which still shows that they are alive.
-        """
+        """Lock the table, if possible. Without the lock two processes may share a slot, which still shows that they live."""
         for _ in range(MAX_LOCK_TRIES):
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -349,6 +331,11 @@ def _open(path: str) -> int:
         return os.dup(low)
     finally:
         os.close(low)
+
+
+def file_identity(descriptor: int) -> Tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
 
 
 def process_exists(pid: int) -> bool:

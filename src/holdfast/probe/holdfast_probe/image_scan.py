@@ -127,10 +127,7 @@ class ImageScanner:
             facts["problem"] = "too-small"
 
     def load(self, image, facts):
-        """Decode the whole image.
-
-        A JPEG is decoded at an eighth of its size, which reads every byte and is several times cheaper.
-        """
+        """Decode the whole image. A JPEG is decoded at an eighth of its size: this reads every byte and is cheaper."""
         width, height = image.size
         pixel_bytes = BYTES_PER_PIXEL.get(image.format, 7)
         if image.format in ("JPEG", "MPO"):
@@ -149,11 +146,9 @@ class ImageScanner:
             facts["image_hash"] = ""
 
     def compute_hash(self, image):
-        """Return a perceptual hash of the image.
-
-        Its bits tell whether each part of the image is brighter than the part to its right and the part below it. They
-        stay the same when an image is saved again, made smaller or slightly brighter. Most of them also stay the same
-        from one video frame to the next.
+        """Return a perceptual hash of the image. Its bits tell whether each part of the image is brighter than the part
+        to its right and the part below it. They stay the same when an image is saved again, made smaller or slightly
+        brighter. Most of them also stay the same from one video frame to the next.
         """
         if image.mode in ("P", "1"):
             image = image.convert("RGB")

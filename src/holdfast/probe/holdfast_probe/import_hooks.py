@@ -13,10 +13,7 @@ _finder = None
 
 
 def after_import(name, function, before=None):
-    """Call `function(module)` once `name` is imported, or now if it already is, and `before()` when the import begins.
-
-    Ignore their errors.
-    """
+    """Call `before()` when the import of `name` begins and `function(module)` after it, or now. Ignore their errors."""
     global _finder
     module = sys.modules.get(name)
     if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):

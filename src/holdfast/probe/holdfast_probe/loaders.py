@@ -47,7 +47,7 @@ class Loaders(object):
         self.fetches = 0
         self._epoch = 0
         self._iterations = weakref.WeakKeyDictionary()
-        self._latest = NO_ITERATION
+        self.latest = NO_ITERATION
         """A weak reference to the iterator that was read last, and its iteration. The next read nearly always uses the
         same one."""
         self._training_dataset = None
@@ -65,19 +65,15 @@ class Loaders(object):
         self.fetches += count
         record.data_wait += waited
         record.samples += count * self._usual_size
-        iteration = self._latest[1]
+        iteration = self.latest[1]
         if iteration is not None:  # a dataset may read another loader itself, and that loader may have reached its end
             iteration.fetches += count
 
     def usual_loader_exhausted(self, iterator):
         """Handle the end of the loader that is read on the fast path."""
-        iteration = self._latest[1]
+        iteration = self.latest[1]
         if iteration is not None:
             self.exhausted(iterator, (iteration, True, 0.0, "training"))
-
-    def latest_reference(self):
-        """Return a weak reference to the iterator that was read last."""
-        return self._latest[0]
 
     # --- called from torch_patches -------------------------------------------------------------------------------
 
@@ -88,7 +84,7 @@ class Loaders(object):
             return None
         now = monotonic()
         try:
-            latest = self._latest
+            latest = self.latest
             iteration = latest[1] if latest[0]() is iterator else self._get_iteration(iterator, now)
             training = self._grad_enabled()
             if training:
@@ -135,7 +131,7 @@ class Loaders(object):
             iteration, training, _, phase = token
             now = monotonic()
             self._iterations.pop(iterator, None)
-            self._latest = NO_ITERATION
+            self.latest = NO_ITERATION
             if not training:
                 return
             probe.phase("training" if phase == "waiting for data" else phase)
@@ -157,7 +153,7 @@ class Loaders(object):
         if iteration is None:
             iteration = _Iteration(now, self.probe.losses.total, self.probe.steps.record)
             self._iterations[iterator] = iteration
-        self._latest = (weakref.ref(iterator), iteration)
+        self.latest = (weakref.ref(iterator), iteration)
         return iteration
 
     def _record_batch(self, batch, waited):
@@ -175,7 +171,7 @@ class Loaders(object):
             probe.see("batches")
         if not self._length_emitted and probe.steps.source == "optimizer":
             self._length_emitted = True
-            self._emit_length(self._latest[0]())
+            self._emit_length(self.latest[0]())
         if record.batch is None and (
             self.fetches <= HASHED_AT_FIRST
             or probe.budget.step_seconds > HASH_EVERY_STEP_ABOVE
@@ -184,10 +180,7 @@ class Loaders(object):
             record.batch = batch_hash(probe.torch, batch)
 
     def _emit_length(self, iterator):
-        """Emit the number of batches, if the samplers are torch's own.
-
-        A user's sampler may draw random numbers to count its batches.
-        """
+        """Emit the number of batches. A user's sampler may draw random numbers to count them, so it is not asked."""
         sampler = getattr(iterator, "_index_sampler", None)
         inner = getattr(sampler, "sampler", sampler)
         if not all(type(part).__module__ in TORCH_SAMPLERS for part in (sampler, inner)):
@@ -199,9 +192,8 @@ class Loaders(object):
         self.probe.emit("loader", step=self.probe.step, batches=batches, samples=self._usual_size)
 
     def _training_exhausted(self, iterator, iteration, now):
-        """Count an epoch when the training dataset is exhausted.
-
-        That is the first dataset to be exhausted, until another one replaces it permanently.
+        """Count an epoch when the training dataset is exhausted. That is the first dataset to be exhausted, until
+        another one replaces it permanently.
         """
         if self.epochs_known_by is not None:
             return
@@ -223,16 +215,10 @@ class Loaders(object):
         probe.see("epochs")
         if probe.heart is not None:
             probe.heart.epoch(epoch)
-        fields = {
-            "epoch": epoch,
-            "step": probe.step,
-            "seconds": round(seconds, 6),
-            "batches": batches,
-            "source": source,
-        }
-        if planned is not None:
-            fields["planned"] = planned
-        probe.emit("epoch", **fields)
+        fields = {} if planned is None else {"planned": planned}
+        probe.emit(
+            "epoch", epoch=epoch, step=probe.step, seconds=round(seconds, 6), batches=batches, source=source, **fields
+        )
 
     # --- evaluation ----------------------------------------------------------------------------------------------
 
@@ -250,10 +236,7 @@ class Loaders(object):
         self._emit_evaluation(max(0.0, now - self._evaluation_began - self.interrupted), self._evaluation_fetches)
 
     def _evaluation_exhausted(self, iteration, now):
-        """Record an evaluation that ran with gradients enabled but without a backward.
-
-        Undo what it added to the current step.
-        """
+        """Record an evaluation with gradients but without a backward. Undo what it added to the current step."""
         record = iteration.record
         if record is self.probe.steps.record:
             record.data_wait, record.samples, record.batch, record.instances = iteration.record_before

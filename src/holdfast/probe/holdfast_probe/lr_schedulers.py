@@ -15,10 +15,7 @@ class LrSchedulers(object):
         self._emitted = 0
 
     def add(self, scheduler):
-        """Add a scheduler at the end of `LRScheduler.__init__`.
-
-        Attributes that a subclass sets later are read at the next step.
-        """
+        """Add a scheduler. Attributes that a subclass sets after this `__init__` are read at the next step."""
         if len(self._schedulers) < MAX_SCHEDULERS:
             self._schedulers.append(weakref.ref(scheduler))
             self.has_new = True
@@ -37,14 +34,10 @@ class LrSchedulers(object):
     def _emit(self, scheduler):
         if scheduler is None:
             return
-        fields = {"step": self.probe.step, "scheduler": type(scheduler).__name__}
-        planned = _get_planned_steps(scheduler)
-        if planned is not None:
-            fields["planned"] = planned
-        done = getattr(scheduler, "last_epoch", None)
-        if isinstance(done, int):
-            fields["done"] = done
-        self.probe.emit("schedule", **fields)
+        done, planned = getattr(scheduler, "last_epoch", None), _get_planned_steps(scheduler)
+        fields = {"planned": planned, "done": done if isinstance(done, int) else None}
+        known = {name: value for name, value in fields.items() if value is not None}
+        self.probe.emit("schedule", step=self.probe.step, scheduler=type(scheduler).__name__, **known)
 
 
 def _get_planned_steps(scheduler):

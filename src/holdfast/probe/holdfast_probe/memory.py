@@ -3,6 +3,7 @@
 import os
 
 from .devices import is_accelerator, read_memory, read_memory_limit
+from .param_names import parameters_of
 
 SECONDS = 2.0
 STEPS_BETWEEN = 32
@@ -20,10 +21,7 @@ class Memory(object):
         self._limit = None
 
     def sample(self, now):
-        """Emit a sample at a step or a loader fetch, once `next_at` is reached.
-
-        Before the first step the device is unknown.
-        """
+        """Emit a sample, once `next_at` is reached. Before the first step the device is unknown."""
         probe = self.probe
         if (probe.step < self._next_step and not probe.loaders.evaluating) or probe.step == probe.first_step:
             return
@@ -54,11 +52,8 @@ class Memory(object):
 
     def _find_device(self):
         if self._device is None or not is_accelerator(self._device):
-            for optimizer in self.probe.optimizers:
-                for group in optimizer.param_groups:
-                    for parameter in group["params"][:1]:
-                        self._device = parameter.device
-                        return self._device
+            parameters = parameters_of(*self.probe.optimizers)
+            self._device = parameters[0].device if parameters else self._device
         return self._device or self.probe.torch.device("cpu")
 
 

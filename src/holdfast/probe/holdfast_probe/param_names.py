@@ -1,8 +1,8 @@
 """The models that optimizers train, and the names of their parameters, searched for only when they are needed.
 
 Finding them means walking every object that Python tracks, which takes a tenth of a second. So it is done once, and
-again only if an optimizer has an unknown parameter. It is not done at all if a framework has registered everything that
-is trained. No user code is called: a module's children and parameters are read from its `__dict__`.
+again only if an optimizer has an unknown parameter, and not at all if a framework has registered everything that is
+trained. No user code is called: a module's children and parameters are read from its `__dict__`.
 """
 
 import gc
@@ -19,6 +19,19 @@ MAX_MODULES = 100000
 def plain(name):
     """Return a name without the components that wrappers add."""
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
+def join_names(name, key):
+    return "%s.%s" % (name, key) if name else str(key)
+
+
+def live(references):
+    """Return the objects of these weak references that still exist."""
+    return [item for item in (reference() for reference in references) if item is not None]
+
+
+def parameters_of(*optimizers):
+    return [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
 
 
 class ParamNames(object):
@@ -50,18 +63,14 @@ class ParamNames(object):
 
     def models(self):
         """Return the outermost module of each model that optimizers train."""
-        params = (
-            p for optimizer in self._probe.optimizers for group in optimizer.param_groups for p in group["params"]
-        )
-        if any(self._lookup(parameter) is None for parameter in params) and self._may_walk():
+        optimized = parameters_of(*self._probe.optimizers)
+        if any(self._lookup(parameter) is None for parameter in optimized) and self._may_walk():
             self.learn()
-        return [root for root in (reference() for reference in self._roots) if root is not None]
+        return live(self._roots)
 
     def learn(self, prefer_registered=True):
-        """Name the parameters of the models that optimizers train, then those of other models.
-
-        This walks all objects once. With `prefer_registered`, it does not walk if the registered models contain every
-        trained parameter.
+        """Name the parameters of the models that optimizers train, then those of other models. This walks all objects
+        once. With `prefer_registered`, it does not walk if the registered models contain every trained parameter.
         """
         began = time.monotonic()
         self._walks += 1
@@ -71,7 +80,7 @@ class ParamNames(object):
         self._probe.budget.credit += self._walked_at - began
 
     def _learn(self, prefer_registered):
-        optimized = {id(p) for optimizer in self._probe.optimizers for g in optimizer.param_groups for p in g["params"]}
+        optimized = set(map(id, parameters_of(*self._probe.optimizers)))
         listed = self._list_registered(optimized) if prefer_registered else []
         if not listed:
             listed = [(root, list(parameters(root))) for root in outermost(all_of_type(self._probe.torch.nn.Module))]
@@ -81,25 +90,17 @@ class ParamNames(object):
             new = {id(parameter) for _, parameter in pairs} - covered
             (trained if new & optimized else others).append((root, pairs))
             covered |= new
-        self._known, self._trained = {}, []
+        self._known = {}
+        self._trained = [{name: weakref.ref(parameter) for name, parameter in pairs} for _, pairs in trained]
         self._roots = [weakref.ref(root) for root, _ in trained]
-        for root, pairs in trained:
-            self._trained.append({name: weakref.ref(parameter) for name, parameter in pairs})
-            prefix = type(root).__name__ + "." if len(trained) > 1 else ""
+        for root, pairs in trained + others:
+            prefix = "" if len(trained) == 1 and root is trained[0][0] else type(root).__name__
             for name, parameter in pairs:
-                self._known.setdefault(id(parameter), (weakref.ref(parameter), prefix + name))
-        for root, pairs in others:
-            for name, parameter in pairs:
-                full_name = "%s.%s" % (type(root).__name__, name)
-                self._known.setdefault(id(parameter), (weakref.ref(parameter), full_name))
+                self._known.setdefault(id(parameter), (weakref.ref(parameter), join_names(prefix, name)))
 
     def _list_registered(self, optimized):
-        """Return (model, its parameters) of the registered models.
-
-        The list is empty if they do not contain every trained parameter.
-        """
-        models = [model for model in (reference() for reference in self._probe.registered_models) if model is not None]
-        listed = [(model, list(parameters(model))) for model in models]
+        """Return (model, its parameters) of the registered models, if they contain every trained parameter."""
+        listed = [(model, list(parameters(model))) for model in live(self._probe.registered_models)]
         known = {id(parameter) for _, pairs in listed for _, parameter in pairs}
         return listed if optimized and optimized <= known else []
 
@@ -132,27 +133,33 @@ def all_of_type(wanted):
 
 def outermost(modules):
     """Return the modules that are not inside another one."""
-    inner = {id(child) for module in modules for child in _children(module).values()}
+    inner = {id(child) for module in modules for child in (module.__dict__.get("_modules") or {}).values()}
     return [module for module in modules if id(module) not in inner]
 
 
 def parameters(root):
     """Yield (plain name, parameter) of a module and all its submodules, each parameter once."""
-    seen_modules = set()
     seen = set()
-    waiting = [("", root)]
-    while waiting and len(seen_modules) < MAX_MODULES:
-        prefix, module = waiting.pop()
-        if module is None or id(module) in seen_modules:
-            continue
-        seen_modules.add(id(module))
-        for name, parameter in (module.__dict__.get("_parameters") or {}).items():
-            if parameter is not None and id(parameter) not in seen:
+    for prefix, module in modules_in(root):
+        for name, parameter in own_parameters(module):
+            if id(parameter) not in seen:
                 seen.add(id(parameter))
-                yield plain(prefix + name), parameter
-        for name, child in reversed(list(_children(module).items())):
-            waiting.append((prefix + name + ".", child))
+                yield plain(join_names(prefix, name)), parameter
 
 
-def _children(module):
-    return module.__dict__.get("_modules") or {}
+def own_parameters(module):
+    return [(name, p) for name, p in (module.__dict__.get("_parameters") or {}).items() if p is not None]
+
+
+def modules_in(root):
+    """Yield (name, module) for a module and all its submodules, each once."""
+    seen = set()
+    pending = [("", root)]
+    while pending and len(seen) < MAX_MODULES:
+        name, module = pending.pop()
+        if module is None or id(module) in seen:
+            continue
+        seen.add(id(module))
+        yield name, module
+        children = module.__dict__.get("_modules") or {}
+        pending.extend((join_names(name, key), child) for key, child in reversed(list(children.items())))

@@ -55,10 +55,7 @@ _parked = []  # type: ignore[var-annotated]
 
 
 def install(torch, attempt_dir, gc_pause=None):
-    """Install the hooks in torch, once per process.
-
-    The probe stays inactive until the process trains; then it ends `gc_pause`.
-    """
+    """Install the hooks in torch, once per process. They do nothing until it trains; then `gc_pause` ends."""
     global _probe
     if _probe is not None:
         return
@@ -81,7 +78,6 @@ class Probe(object):
         self._gc_pause = gc_pause
         self.attempt_dir = attempt_dir
         self.inspectors = []
-        self._inspector_calls = {}
         self._forked = False
         self._cuda = _find_capturing_cuda(torch)
         self._begin()
@@ -177,9 +173,8 @@ class Probe(object):
             self._coverage_changed = True
 
     def note(self, what, detail="", code=""):
-        """Write a note about the probe itself for readers of the run. Each text is written once.
-
-        Rules read only the `code` (see `ProbeNote` in the schema of events).
+        """Write a note about the probe itself for readers of the run. Each text is written once. Rules read only the
+        `code` (see `ProbeNote` in the schema of events).
         """
         if (what, detail) in self._notes or len(self._notes) >= MAX_NOTES:
             return
@@ -189,9 +184,8 @@ class Probe(object):
         self.emit("probe-note", what=what, detail=detail, code=code)
 
     def paused(self, seconds):
-        """Subtract time that was not spent training (saving, evaluating) from the current step.
-
-        If it falls into an evaluation, subtract it there too, so that every second is reported once.
+        """Subtract time that was not spent training (saving, evaluating) from the current step. If it falls into an
+        evaluation, subtract it there too, so that every second is reported once.
         """
         self.pause_seconds += seconds
         if self.loaders.evaluating:
@@ -213,10 +207,7 @@ class Probe(object):
             heart.beat((now, self.last_loss, self.losses.total, self.loaders.fetches), self.phase_now)
 
     def parts(self, values):
-        """Record loss components of the current backward, name -> float or one-element tensor.
-
-        They belong to the next step.
-        """
+        """Record the next step's loss components, name -> float or one-element tensor."""
         self.losses.parts(values)
 
     def epoch_ended(self, epoch, seconds, batches, source, planned=None):
@@ -255,50 +246,26 @@ class Probe(object):
             self.failed("frameworks", error)
 
     def inspect(self, moment, *args):
-        """Call all inspectors for one event: "backward_begins", "step_begins", "step_ended" or "ends".
-
-        Skip them while a CUDA graph is captured: their reads would become part of the graph, or break it.
+        """Call all inspectors for one event: "backward_begins", "step_begins", "step_ended" or "ends". Skip them while
+        a CUDA graph is captured: their reads would become part of the graph, or break it.
         """
         cuda = self._cuda
         if cuda is not None and cuda._initialized and cuda.is_current_stream_capturing():
             return
-        calls = self._inspector_calls.get(moment)
-        if calls is None:
-            calls = self._inspector_calls[moment] = self._find_calls(moment)
-        if not calls:
-            return
         began = self.budget.begin_inspection()
-        for inspector, call in calls:
+        for inspector in tuple(self.inspectors):
             try:
-                call(*args)
+                getattr(inspector, moment)(*args)
             except Exception as error:
-                self._disable(inspector, error)
+                self.inspectors.remove(inspector)
+                self.failed("the inspector %r, which is now disabled" % inspector.name, error)
         self.budget.end_inspection(began)
-
-    def _find_calls(self, moment):
-        """Return the inspectors that implement this method; most implement only a few."""
-        from .inspectors import Inspector
-
-        calls = [(inspector, getattr(inspector, moment, None)) for inspector in self.inspectors]
-        default = getattr(Inspector, moment)
-        return [
-            (inspector, call)
-            for inspector, call in calls
-            if call is not None and getattr(call, "__func__", call) is not default
-        ]
-
-    def _disable(self, inspector, error):
-        self._inspector_calls = {}
-        if inspector in self.inspectors:
-            self.inspectors.remove(inspector)
-        self.failed("the inspector %r, which is now disabled" % inspector.name, error)
 
     # --- life cycle ----------------------------------------------------------------------------------------------
 
     def claim(self, by):
-        """Claim a rank for this process on the first sign of training. Return True if this process records events.
-
-        In a forked process a loader fetch is not enough, because forked loader workers fetch too.
+        """Claim a rank for this process on the first sign of training. Return True if this process records events. In a
+        forked process a loader fetch is not enough, because forked loader workers fetch too.
         """
         if self.silent or self.ended or (self._forked and by == "fetch"):
             return False
@@ -354,7 +321,7 @@ class Probe(object):
         )
         for what, detail, code in self._early_notes:
             self.emit("probe-note", what=what, detail=detail, code=code)
-        self.steps.start_timing()
+        self.steps.ended_at = time.monotonic()
         self._fetched_at = time.monotonic()
         self._emit_coverage()
         atexit.register(self.end)
@@ -458,7 +425,7 @@ class Probe(object):
         for finish in (
             self._end_values,
             self.loaders.end,
-            self._end_inspectors,
+            lambda: self.inspect("ends"),
             self.schedules.end,
             self._emit_coverage,
         ):
@@ -476,9 +443,6 @@ class Probe(object):
             self.fast_path.leave()
         self.scalars.fetch()
         self.steps.end()
-
-    def _end_inspectors(self):
-        self.inspect("ends")
 
 
 def _find_capturing_cuda(torch):

@@ -65,9 +65,8 @@ _CALL = re.compile(
 
 
 def _as_printed(value):
-    """Return the forms that a value may take in a printed list, in JSON and in a URL.
-
-    They differ if it contains quotes, backslashes or non-ASCII letters.
+    """Return the forms that a value may take in a printed list, in JSON and in a URL. They differ if it contains
+    quotes, backslashes or non-ASCII letters.
     """
     if value.isalnum() and value.isascii():
         return ()
@@ -138,10 +137,7 @@ class Redactor(object):
         return MASK
 
     def _get_patterns(self):
-        """Return two patterns: one for values that do not occur by chance, one for ordinary words.
-
-        Ordinary words are replaced in sentences only.
-        """
+        """Return two patterns: for distinct values, and for ordinary words, which are replaced in sentences only."""
         if self._known_patterns is None:
             forms = frozenset(form for form in self._forms if len(form) >= MIN_LENGTH)
             values = sorted(self.secrets | forms, key=lambda value: (-len(value), value))
@@ -154,10 +150,7 @@ class Redactor(object):
         return self._known_patterns
 
     def _is_distinct(self, value):
-        """Return False for values that are also ordinary words.
-
-        `python`, `holdfast` or a folder of the run may be somebody's password.
-        """
+        """Return False for ordinary words: `python` or a folder of the run may be somebody's password."""
         if value.isdigit() or any(value in place for place in self._places):
             return False
         mixed = any(c.isdigit() for c in value) and any(c.isalpha() for c in value)
@@ -179,10 +172,7 @@ class Redactor(object):
         return text
 
     def lines(self, lines: list[str]) -> list[str]:
-        """Redact lines that belong together.
-
-        A private key spans several lines, and a value may be on the line after its name.
-        """
+        """Redact lines together: a private key spans several, and a value may be on the line after its name."""
         joined = "\n".join(lines)
         if len(joined) <= MAX_SCANNED and joined.count("\n") == max(len(lines) - 1, 0):
             lines = self._scan(self._replace_known(readable(joined)), strict=False).split("\n") if lines else []
@@ -249,10 +239,8 @@ class Redactor(object):
         return text[:begin] + self._scan(text[begin:], strict=True)
 
     def _scan(self, text, strict):
-        """Replace all secrets in a text.
-
-        With `strict`, everything that is named like a secret is one: this holds for commands and settings, but not for
-        sentences.
+        """Replace all secrets in a text. With `strict`, everything that is named like a secret is one: this holds for
+        commands and settings, but not for sentences.
         """
         text = self._replace_shapes(_truncate(text))
         if _PRINTED_LINE_END in text:  # headers printed as bytes: each one is a separate line
@@ -365,10 +353,7 @@ _process_redactor = None
 
 
 def get_process_redactor():
-    """Return the probe's redactor, which knows the secrets in this process's environment and command line.
-
-    Never raises.
-    """
+    """Return the redactor that knows the secrets of this process's environment and command line. Never raises."""
     global _process_redactor
     if _process_redactor is None:
         try:

@@ -4,47 +4,29 @@ import re
 
 MAX_NAME_LENGTH = 200
 
-SECRET_WORDS = frozenset(
-    (
-        *("key", "token", "secret", "secrets", "credential", "credentials", "creds", "auth", "oauth", "authorization"),
-        *(
-            "password",
-            "passwords",
-            "passwd",
-            "passwds",
-            "passwort",
-            "kennwort",
-            "pwd",
-            "pswd",
-            "passphrase",
-            "passphrases",
-        ),
-        *("passcode", "bearer", "jwt", "cookie", "mnemonic"),
-    )
-)
-_WITH_KEYS = frozenset(
-    (
-        *("api", "access", "secret", "private", "auth", "ssh", "encryption", "encrypt", "signing", "account"),
-        *("license", "shared", "client", "master", "deploy", "service", "storage", "app", "admin"),
-    )
-)
-_WITH_TOKENS = frozenset(
-    (
-        *("api", "access", "auth", "oauth", "refresh", "bearer", "secret", "session", "csrf", "xsrf", "jwt", "login"),
-        *("bot", "user", "admin", "client", "app", "service", "deploy", "personal", "webhook", "security", "id"),
-        *("hf", "hub", "huggingface", "gh", "git", "github", "gitlab", "npm", "pypi", "wandb", "slack", "telegram"),
-        *("discord", "openai", "neptune", "comet", "kaggle", "vault", "aws"),
-        *("identity", "registry", "registration", "sso", "device", "push", "verification", "reset", "invite", "join"),
-        *("cluster", "node", "sas", "sts", "pat", "account", "proxy", "server"),
-    )
-)
-_WITH_PASS = frozenset(
-    (
-        *("db", "database", "sql", "mysql", "pg", "postgres", "mongo", "redis", "smtp", "imap", "mail", "email", "ftp"),
-        *("sftp", "ssh", "sudo", "user", "admin", "root", "http", "https", "proxy", "ldap", "login", "key", "store"),
-        *("wifi", "default", "rabbitmq", "basic", "auth", "service", "server", "client", "account"),
-    )
-)
+
+def _words(text):
+    return frozenset(text.split())
+
+
+SECRET_WORDS = _words("""
+    key token secret secrets credential credentials creds auth oauth authorization password passwords passwd passwds
+    passwort kennwort pwd pswd passphrase passphrases passcode bearer jwt cookie mnemonic
+""")
+_WITH_KEYS = _words("""
+    api access secret private auth ssh encryption encrypt signing account license shared client master deploy service
+    storage app admin
+""")
+_WITH_TOKENS = _words("""
+    api access auth oauth refresh bearer secret session csrf xsrf jwt login bot user admin client app service deploy
+    personal webhook security id hf hub huggingface gh git github gitlab npm pypi wandb slack telegram discord openai
+    neptune comet kaggle vault aws identity registry registration sso device push verification reset invite join cluster
+    node sas sts pat account proxy server
+""")
+_WITH_PASS = _words("""
+    db database sql mysql pg postgres mongo redis smtp imap mail email ftp sftp ssh sudo user admin root http https proxy
+    ldap login key store wifi default rabbitmq basic auth service server client account
+""")
 """`DB_PASS` is a password, `forward_pass` is not."""
 _SHORT_WORDS = frozenset(("pass", "pw", "psk"))
 _COMPOUND = re.compile(
@@ -53,82 +35,27 @@ _COMPOUND = re.compile(
     r"|[a-z0-9]{0,40}(?:%s)keys?|[a-z0-9]{0,40}(?:%s)tokens?|[a-z0-9]{0,20}(?:%s)pass|(?:basic|http|proxy)auth"
     % tuple("|".join(sorted(words)) for words in (_WITH_KEYS, _WITH_TOKENS - {"id"}, _WITH_PASS))
 )
-"""Compounds written as one word: PGPASSWORD, mysqlpwd, apikey, authtoken, dbpass. Not `subtoken`, `bypass`, `hotkey`.
-"""
-WEAK_WORDS = frozenset(
-    (
-        *(
-            "key",
-            "token",
-            "tokens",
-            "auth",
-            "oauth",
-            "secret",
-            "secrets",
-            "pwd",
-            "pass",
-            "pw",
-            "psk",
-            "credential",
-            "credentials",
-        ),
-        *("creds", "authorization", "bearer", "jwt", "cookie", "signature"),
-    )
-)
+"""Compounds written as one word: PGPASSWORD, mysqlpwd, apikey, authtoken, dbpass. Not `subtoken`, `bypass`, `hotkey`."""
+WEAK_WORDS = _words("""
+    key token tokens auth oauth secret secrets pwd pass pw psk credential credentials creds authorization bearer jwt
+    cookie signature
+""")
 """On their own these are ordinary words in a sentence or a line of code: `sorted(key=len)`, `unexpected token: x`."""
 _HARMLESS_WORDS = {
-    "token": frozenset(
-        (
-            *(
-                "pad",
-                "eos",
-                "bos",
-                "unk",
-                "sep",
-                "cls",
-                "mask",
-                "special",
-                "image",
-                "num",
-                "max",
-                "min",
-                "per",
-                "start",
-            ),
-            *(
-                "end",
-                "stop",
-                "next",
-                "first",
-                "last",
-                "begin",
-                "new",
-                "text",
-                "video",
-                "audio",
-                "query",
-                "class",
-                "ids",
-            ),
-            *("dim", "count", "size", "embedding", "embeddings", "loss", "accuracy", "acc", "level", "wise"),
-        )
-    ),
-    "key": frozenset(
-        (
-            *("num", "value", "values", "image", "images", "label", "labels", "text", "caption", "sort", "dim", "size"),
-            *("padding", "mask", "frame", "frames", "primary", "group", "index", "input", "output", "target", "column"),
-            *("foreign", "cache", "state", "metric", "loss", "query", "monitor", "point", "points", "bias", "proj"),
-        )
-    ),
+    "token": _words("""
+        pad eos bos unk sep cls mask special image num max min per start end stop next first last begin new text video
+        audio query class ids dim count size embedding embeddings loss accuracy acc level wise
+    """),
+    "key": _words("""
+        num value values image images label labels text caption sort dim size padding mask frame frames primary group
+        index input output target column foreign cache state metric loss query monitor point points bias proj
+    """),
 }
 """`--pad-token` names a word of a vocabulary and `--image-key` a column: they are not secrets."""
-_NOT_SECRET = frozenset(
-    (
-        *("error", "errors", "exception", "warning", "file", "path", "dir", "folder", "type", "env", "length"),
-        *("exists", "required", "valid", "invalid", "expires", "expired", "expiry", "stdin", "prompt", "name", "names"),
-        *("count", "policy", "enabled", "process", "helper", "provider"),
-    )
-)
+_NOT_SECRET = _words("""
+    error errors exception warning file path dir folder type env length exists required valid invalid expires expired
+    expiry stdin prompt name names count policy enabled process helper provider
+""")
 """A message follows `KeyError: `; `--token-file` and `API_KEY_PATH` name the location of a secret."""
 _PLURAL = re.compile(r"(?:keys|tokens|passwords|passwds|passphrases|secrets|credentials|creds)$", re.IGNORECASE)
 _MAY_BE = re.compile(
@@ -189,9 +116,8 @@ def _has_secret_words(name):
 
 
 def _is_secret_in_context(ordered, words):
-    """Check words that are secrets only together with certain others: `keys`, `tokens` and `pass`.
-
-    `tokens`, `pass`, `pw`, `psk` and `signature` are also weak names on their own.
+    """Check words that are secrets only together with certain others: `keys`, `tokens` and `pass`. `tokens`, `pass`,
+    `pw`, `psk` and `signature` are also weak names on their own.
     """
     if "keys" in words and _WITH_KEYS & words:
         return True

@@ -88,9 +88,8 @@ def _apply_rules(word, bare, rules):
 
 
 def _match_option(word, options, how):
-    """Return where the value begins in this word, or None if the word is not such an option.
-
-    If the value is the next word, return the length of this one.
+    """Return where the value begins in this word, or None if the word is not such an option. If the value is the next
+    word, return the length of this one.
     """
     for option in options:
         if word == option:

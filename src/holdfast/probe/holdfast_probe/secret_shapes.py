@@ -70,10 +70,7 @@ SHAPES = re.compile(
 
 
 def looks_random(value):
-    """Return True for 12 or more mixed letters and digits in a row.
-
-    Not for `torch.Size([2, 8])` and `model.layers.0.self_attn`.
-    """
+    """Return True for 12 or more mixed letters and digits in a row, not for `model.layers.0.self_attn`."""
     return len(value) >= 12 and any(_is_mixed(run) for run in _RUN.findall(value[:400]))
 
 

@@ -101,10 +101,7 @@ def find_named_values(text, strict):
 
 
 def _is_path(value):
-    """Return True for an existing path.
-
-    PWD, SSH_AUTH_SOCK and `--ssh-key ~/.ssh/id` look like secrets, but contain paths.
-    """
+    """Return True for an existing path: PWD and `--ssh-key ~/.ssh/id` look like secrets, but contain paths."""
     if "/" not in value or len(value) > 4096 or "\0" in value:
         return False
     try:

@@ -10,11 +10,10 @@ _file = None
 
 
 def register(attempt_dir, pid):
-    """Register the handler. Return (signal number, path) of the dump, or (None, None) if no signal is free.
-
-    SIGURG is tried first: by default it is ignored, so a stray one does no harm. A signal that already has a handler is
-    in use and is left alone. So there is nothing to chain to, and without chaining the handler restarts the system
-    calls that it interrupts.
+    """Register the handler. Return (signal number, path) of the dump, or (None, None) if no signal is free. SIGURG is
+    tried first: by default it is ignored, so a stray one does no harm. A signal that already has a handler is in use
+    and is left alone. So there is nothing to chain to, and without chaining the handler restarts the system calls that
+    it interrupts.
     """
     global _file
     for name in ("SIGURG", "SIGUSR2"):

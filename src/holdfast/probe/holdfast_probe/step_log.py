@@ -22,9 +22,8 @@ MAX_WINDOW_STEPS = 10000
 
 
 class Record(object):
-    """One step. Values that are on a device arrive later: `waiting` counts those that are still missing.
-
-    The defaults are class attributes, because a record is created for every step and few of its fields are ever set.
+    """One step. Values that are on a device arrive later: `waiting` counts those that are still missing. The defaults
+    are class attributes, because a record is created for every step and few of its fields are ever set.
     """
 
     number = 0
@@ -57,10 +56,7 @@ class Record(object):
         self.loss_count += 1
 
     def expect_loss(self):
-        """Return a callback for a loss that is on a device.
-
-        It does nothing if the losses were discarded in the meantime.
-        """
+        """Return a callback for a loss that is on a device. It does nothing if the losses were discarded since."""
         return self._expect(lambda values: self.add_loss(sum(values) / len(values)))
 
     def add_norm(self, value):
@@ -99,26 +95,27 @@ class Record(object):
         return on_values
 
     def to_fields(self):
-        fields = {"step": self.number, "seconds": round(self.seconds, 6)}
-        if self.data_wait:
-            fields["data_wait"] = round(self.data_wait, 6)
-        if self.loss_count:
-            fields["loss"] = short(self.loss)
-        if self.part_sums:
-            fields["parts"] = {name: short(value) for name, value in self.parts.items()}
-        if self.backwards != 1:
-            fields["backwards"] = self.backwards
-        if self.norm is not None:
-            fields["grad_norm"] = short(self.norm)
-        if self.lr:
-            fields["lr"] = [short(rate) for rate in self.lr]
-        for name in ("samples", "batch", "other_steps", "other_losses"):
-            value = getattr(self, name)
-            if value:
-                fields[name] = value
-        if self.instances is not None:
-            fields["instances"] = self.instances
-        return fields
+        return _without_none(
+            {
+                "step": self.number,
+                "seconds": round(self.seconds, 6),
+                "data_wait": round(self.data_wait, 6) if self.data_wait else None,
+                "loss": short(self.loss) if self.loss_count else None,
+                "parts": {name: short(value) for name, value in self.parts.items()} if self.part_sums else None,
+                "backwards": self.backwards if self.backwards != 1 else None,
+                "grad_norm": None if self.norm is None else short(self.norm),
+                "lr": [short(rate) for rate in self.lr] or None,
+                "samples": self.samples or None,
+                "batch": self.batch or None,
+                "other_steps": self.other_steps or None,
+                "other_losses": self.other_losses or None,
+                "instances": self.instances,
+            }
+        )
+
+
+def _without_none(fields):
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def summarize(values):
@@ -139,48 +136,36 @@ def summarize(values):
 
 def window_line(records, rates):
     """Return consecutive steps combined into one line."""
-    fields = {
-        "first": records[0].number,
-        "last": records[-1].number,
-        "seconds": round(math.fsum(record.seconds for record in records), 6),
-        "slowest": round(max(record.seconds for record in records), 6),
-        "backwards": sum(record.backwards for record in records),
-    }
     data_wait = math.fsum(record.data_wait for record in records)
-    if data_wait:
-        fields["data_wait"] = round(data_wait, 6)
     losses = [record.loss for record in records if record.loss_count]
-    if losses:
-        fields["loss"] = summarize(losses)
     norms = [record.norm for record in records if record.norm is not None]
-    if norms:
-        fields["grad_norm"] = summarize(norms)
-    if rates:
-        fields["lr"] = [short(rate) for rate in rates]
-    samples = sum(record.samples for record in records)
-    if samples:
-        fields["samples"] = samples
     instances = [record.instances for record in records if record.instances is not None]
-    if instances:
-        fields["instances"] = sum(instances)
     batches = [record.batch for record in records if record.batch is not None]
-    if batches:
-        fields["batches"], fields["different"] = len(batches), len(set(batches))
-    _add_named_values(fields, records)
-    return fields
-
-
-def _add_named_values(fields, records):
     parts, other_steps = {}, {}
     for record in records:
         for name, value in record.parts.items() if record.part_sums else ():
             parts.setdefault(name, []).append(value)
         for name, steps in record.other_steps.items() if record.other_steps else ():
             other_steps[name] = other_steps.get(name, 0) + steps
-    if parts:
-        fields["parts"] = {name: summarize(values) for name, values in parts.items()}
-    if other_steps:
-        fields["other_steps"] = other_steps
+    return _without_none(
+        {
+            "first": records[0].number,
+            "last": records[-1].number,
+            "seconds": round(math.fsum(record.seconds for record in records), 6),
+            "slowest": round(max(record.seconds for record in records), 6),
+            "backwards": sum(record.backwards for record in records),
+            "data_wait": round(data_wait, 6) if data_wait else None,
+            "loss": summarize(losses) if losses else None,
+            "grad_norm": summarize(norms) if norms else None,
+            "lr": [short(rate) for rate in rates] or None,
+            "samples": sum(record.samples for record in records) or None,
+            "instances": sum(instances) if instances else None,
+            "batches": len(batches) or None,
+            "different": len(set(batches)) or None,
+            "parts": {name: summarize(values) for name, values in parts.items()} or None,
+            "other_steps": other_steps or None,
+        }
+    )
 
 
 class StepLog(object):

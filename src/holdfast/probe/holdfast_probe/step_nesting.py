@@ -64,10 +64,8 @@ def _is_running(step, frame):
 
 
 class Arguments(tuple):  # type: ignore[type-arg]  # noqa: SLOT001 - it carries an attribute
-    """A step's arguments, which torch lets a hook replace.
-
-    The step gets the same values, so nothing changes for it. But the tuple is freed when the call is over, even if it
-    raised, and then `releaser` is freed too.
+    """A step's arguments, which torch lets a hook replace. The step gets the same values, so nothing changes for it.
+    But the tuple is freed when the call is over, even if it raised, and then `releaser` is freed too.
     """
 
 

@@ -10,8 +10,8 @@ import weakref
 from threading import get_ident
 from time import monotonic, time
 
-from .hook_support import calls_hooks, hooked_classes
-from .param_names import all_of_type
+from .dynamo import calls_hooks, hooked_classes
+from .param_names import all_of_type, parameters_of
 from .step_log import Record, StepLog
 from .step_nesting import StepNesting
 
@@ -55,7 +55,8 @@ class Steps(object):
         """Number of calls of any optimizer's step, to detect steps that a gradient scaler skips."""
         self.running = StepNesting()
         self._entries = {}
-        self._primary = None
+        self.primary_reference = None
+        """Weak reference to the primary optimizer."""
         self._other_stepped_at = None
         """The step after which another optimizer last stepped."""
         self._inside_backward = False
@@ -72,21 +73,15 @@ class Steps(object):
         self._closures = False
         """Whether a backward was ever seen inside a step."""
         self.ended_at = monotonic()
-        self._graph_task = getattr(probe.torch._C, "_current_graph_task_id", _no_graph_task)
+        self._graph_task = getattr(probe.torch._C, "_current_graph_task_id", lambda: -1)
 
     # --- which optimizer steps -----------------------------------------------------------------------------------
 
     def primary(self):
-        return None if self._primary is None else self._primary()
-
-    def primary_reference(self):
-        return self._primary
+        return None if self.primary_reference is None else self.primary_reference()
 
     def is_plain(self):
-        """Return True if one optimizer makes all of the run's steps, with no nested steps and no closures.
-
-        Others may have stepped earlier.
-        """
+        """Return True if one optimizer now makes all of the run's steps, with no nested steps and no closures."""
         alone = self._other_stepped_at is None or self.probe.step - self._other_stepped_at > ALONE_AFTER
         return alone and self.source == "optimizer" and not self.running.nested and not self._closures
 
@@ -123,7 +118,7 @@ class Steps(object):
         return entry
 
     def _is_primary(self, optimizer):
-        primary = None if self._primary is None else self._primary()
+        primary = None if self.primary_reference is None else self.primary_reference()
         if primary is optimizer:
             if self.source != "optimizer":
                 self._change_source("optimizer")
@@ -132,10 +127,10 @@ class Steps(object):
         entry.steps_since_primary += 1
         if primary is not None and entry.steps_since_primary <= HANDOVER_STEPS:
             return False
-        if self._primary is not None:
+        if self.primary_reference is not None:
             what = "another optimizer's steps are the run's steps from here on"
             self.probe.note(what, entry.name, code="optimizer-handover")
-        self._primary = entry.ref
+        self.primary_reference = entry.ref
         self._change_source("optimizer")
         self.probe.see("learning rates")
         return True
@@ -148,10 +143,8 @@ class Steps(object):
     # --- one step ------------------------------------------------------------------------------------------------
 
     def begin_step(self, optimizer, frame):
-        """Handle the start of a step; `frame` is the frame of the step itself.
-
-        Return True if the inspectors saw it begin. Then `release` must be called when the step ends, whether it returns
-        or raises.
+        """Handle the start of a step; `frame` is the frame of the step itself. Return True if the inspectors saw it
+        begin. Then `release` must be called when the step ends, whether it returns or raises.
         """
         probe = self.probe
         if not probe.awake and not probe.claim("step"):
@@ -206,10 +199,7 @@ class Steps(object):
             probe.budget.base += monotonic() - began
 
     def release(self, optimizer_id):
-        """Tell the inspectors that a step they saw begin has returned or raised.
-
-        It may run at any moment, so it only releases references.
-        """
+        """Tell the inspectors that a step has returned or raised. It may run at any moment, so it only drops references."""
         for inspector in self.probe.inspectors:
             inspector.step_over(optimizer_id)
 
@@ -262,10 +252,7 @@ class Steps(object):
         self._backwards = 0
 
     def _count_step(self, now):
-        """Count a finished step of the primary optimizer.
-
-        The heartbeat comes first: it must be exact regardless of what happens next.
-        """
+        """Count a finished step of the primary optimizer. The heartbeat comes first, so that it is always exact."""
         probe = self.probe
         probe.step = number = probe.step + 1
         if probe.heart is not None:
@@ -326,24 +313,23 @@ class Steps(object):
         if self.source == "optimizer in backward" or (self.running.by_thread and self.is_inside_step()):
             return
         self._backwards += 1
-        undecided = self._primary is None or self._backwards >= CHECK_HOOKS_AFTER
+        undecided = self.primary_reference is None or self._backwards >= CHECK_HOOKS_AFTER
         if self.source == "backward" or (undecided and self._backwards_are_steps()):
             self._count_step(monotonic())
             self._after_step()
 
     def _backwards_are_steps(self):
-        """Decide whether backwards count as steps, because no step was seen.
-
-        Either there is no optimizer, it does not step, or its hooks were dropped.
+        """Decide whether backwards count as steps, because no step was seen. Either there is no optimizer, it does not
+        step, or its hooks were dropped.
         """
         count = self._backwards
         optimizer_class = self.probe.torch.optim.Optimizer
-        if self._primary is None and count == 1 and not hooked_classes(optimizer_class):
+        if self.primary_reference is None and count == 1 and not hooked_classes(optimizer_class):
             self._change_source("backward", "backwards are counted, because there is no optimizer")
             return True
         if count < CHECK_HOOKS_AFTER:
             return False
-        if self._primary is not None:
+        if self.primary_reference is not None:
             self._track_weight()
         if count & (count - 1):
             return False
@@ -356,33 +342,27 @@ class Steps(object):
             return True
         if count < max(BACKWARDS_WITHOUT_STEP, 8 * self._max_backwards):
             return False
-        if self._primary is not None and not self._weight_changes_with_backwards():
+        if self.primary_reference is not None and not self._weight_changes_with_backwards():
             self.evaluates = True
             self.probe.see("steps", NOT_COUNTED)
             return False
-        if self._primary is None:
+        if self.primary_reference is None:
             self._idle_weight = self._find_any_weight()
         self.probe.step += count - 1
         self._change_source("backward", "backwards are counted, because no optimizer was seen to step")
         return True
 
     def _find_any_weight(self):
-        for optimizer in all_of_type((self.probe.torch.optim.Optimizer,)):
-            for group in optimizer.param_groups:
-                for weight in group["params"]:
-                    if weight.grad is not None and weight.numel():
-                        return weakref.ref(weight), _sample_values(weight)
-        return None
+        weights = parameters_of(*all_of_type(self.probe.torch.optim.Optimizer))
+        weight = next((weight for weight in weights if weight.grad is not None and weight.numel()), None)
+        return None if weight is None else (weakref.ref(weight), _sample_values(weight))
 
     def _track_weight(self):
-        """Count how often a weight changes between backwards although no step is seen.
-
-        Reading its version costs nothing.
-        """
+        """Count how often a weight changes between backwards without a step. Reading its version costs nothing."""
         if self._weight is None:
             primary = self.primary()
-            groups = () if primary is None else primary.param_groups
-            weight = next((p for group in groups for p in group["params"] if p.grad is not None), None)
+            weights = () if primary is None else parameters_of(primary)
+            weight = next((weight for weight in weights if weight.grad is not None), None)
             self._weight = None if weight is None else [weakref.ref(weight), weight._version, 0, 0]
             return
         weight = self._weight[0]()
@@ -398,12 +378,9 @@ class Steps(object):
 
     # --- life cycle ----------------------------------------------------------------------------------------------
 
-    def start_timing(self):
-        self.ended_at = monotonic()
-
     def end(self):
         self.recorder.close(monotonic())
-        weight = None if self._idle_weight is None or self._primary is not None else self._idle_weight[0]()
+        weight = None if self._idle_weight is None or self.primary_reference is not None else self._idle_weight[0]()
         if weight is not None and _sample_values(weight) == self._idle_weight[1]:
             self.probe.miss(UPDATES, NO_UPDATE % self.probe.step)
 
@@ -411,7 +388,3 @@ class Steps(object):
 def _sample_values(weight):
     """Return the first values of a weight. Any update changes them, even one that bypasses autograd."""
     return weight.detach().reshape(-1)[:SAMPLED_VALUES].double().cpu().tolist()
-
-
-def _no_graph_task():
-    return -1

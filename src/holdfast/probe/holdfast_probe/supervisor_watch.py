@@ -13,6 +13,7 @@ import threading
 import time
 
 from . import protocol
+from .heartbeat import file_identity
 
 ENDED = b"ended"
 """Written to the lock file after the supervisor's pid when the supervisor exits normally. A process that the training
@@ -45,8 +46,7 @@ class SupervisorWatch(object):
         try:
             self._path = path
             self._descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            status = os.fstat(self._descriptor)
-            self._identity = (status.st_dev, status.st_ino)
+            self._identity = file_identity(self._descriptor)
             owner = os.pread(self._descriptor, CONTENT_BYTES, 0).split()[:1]
             self._parent = os.getppid() if owner == [b"%d" % os.getppid()] else None
             if min(self._measure_check() for _ in range(5)) > SLOW_CHECK_SECONDS:
@@ -66,10 +66,7 @@ class SupervisorWatch(object):
         self._descriptor = -1
 
     def check(self, now):
-        """Stop the training if the supervisor is gone.
-
-        Called at a step of the primary optimizer, once `next_at` is reached.
-        """
+        """Stop the training if the supervisor is gone. Called at a step, once `next_at` is reached."""
         if self._descriptor < 0:
             self.next_at = float("inf")
             return
@@ -94,14 +91,10 @@ class SupervisorWatch(object):
         return True
 
     def _confirm_gone(self):
-        """Check again with the right file.
-
-        A program that closes descriptors it did not open may have reused the number for another file.
-        """
+        """Check again with the right file: the program may have closed the descriptor and reused its number."""
         descriptor, self._descriptor = self._descriptor, -1
         try:
-            status = os.fstat(descriptor)
-            if (status.st_dev, status.st_ino) == self._identity:
+            if file_identity(descriptor) == self._identity:
                 self._descriptor = descriptor
                 return True
         except OSError:

@@ -34,9 +34,7 @@ class Repair(object):
         """The operators exist as long as this object does."""
 
     def watch(self, extension):
-        """Define the operators if they are missing. Called when `torchvision.extension` is imported and has tried to
-        load them.
-        """
+        """Define the operators if `torchvision.extension`, which was just imported, could not load them."""
         try:
             if extension._has_ops() or any(self._exists(name) for name in NAMES):
                 return
@@ -73,9 +71,8 @@ class Repair(object):
 
 
 def select_boxes(torch, boxes, scores, iou_threshold):
-    """Go through the boxes by score and keep each box unless it overlaps a kept one by more than the threshold.
-
-    All on the CPU: devices that select wrong rows by a mask are among those that need this.
+    """Go through the boxes by score and keep each box unless it overlaps a kept one by more than the threshold. All on
+    the CPU: devices that select wrong rows by a mask are among those that need this.
     """
     device = boxes.device
     boxes, scores = boxes.detach().cpu(), scores.detach().cpu()
@@ -118,9 +115,7 @@ def _find_staying(torch, overlapping):
 
 
 def _round_down(torch, threshold, dtype):
-    """Return the largest number of this dtype that is not above the threshold: comparisons with it give the same result
-    as in full precision.
-    """
+    """Return the largest number of this dtype up to the threshold: comparisons give the same result as in full precision."""
     rounded = torch.tensor(threshold, dtype=dtype)
     if rounded.item() > threshold:
         rounded = torch.nextafter(rounded, torch.tensor(float("-inf"), dtype=dtype))

@@ -32,18 +32,8 @@ REBUILDS = {
 REFUSED = (
     *("ctypes.", "fcntl.", "ftplib.", "os.chmod", "os.chown", "os.exec", "os.fork", "os.kill", "os.link", "os.mkdir"),
     *("os.posix_spawn", "os.putenv", "os.remove", "os.rename", "os.rmdir", "os.spawn", "os.symlink", "os.system"),
-    *(
-        "os.truncate",
-        "os.unsetenv",
-        "os.utime",
-        "pty.",
-        "shutil.",
-        "smtplib.",
-        "socket.",
-        "sqlite3.",
-        "subprocess.",
-        "urllib.",
-    ),
+    *("os.truncate", "os.unsetenv", "os.utime", "pty.", "shutil.", "smtplib.", "socket.", "sqlite3.", "subprocess."),
+    "urllib.",
 )
 """Prefixes of audit events that reading numbers never needs."""
 OPENED_TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
@@ -138,18 +128,14 @@ def load_checkpoint(path):
         _check_archive(torch, path)
     elif tarfile.is_tarfile(path):
         raise NotRead("a tar archive is unpacked when it loads")
-    torch.jit.load = (
-        _refuse_programs  # torch.load calls this if it recognizes a TorchScript archive that was not recognized above
-    )
+    # torch.load calls this if it recognizes a TorchScript archive that was not recognized above.
+    torch.jit.load = _refuse_programs
     tarfile.open = _refuse_tar
     return torch.load(path, **options)
 
 
 def _check_archive(torch, path):
-    """Refuse archives that torch.save did not write.
-
-    Uses torch's own reader: another one may see a different list of files.
-    """
+    """Refuse archives that torch.save did not write. Another reader than torch's may see other files."""
     try:
         names = torch._C.PyTorchFileReader(path).get_all_records()
     except AttributeError:
@@ -199,15 +185,11 @@ def find_tensors(content, name="", depth=MAX_DEPTH):
         yield name, content
     elif depth and isinstance(content, dict):
         for key, value in content.items():
-            inner = (
-                name if key in ("state", "_parameters", "_buffers", "_modules") else name + "." * bool(name) + str(key)
-            )
-            for found in find_tensors(value, inner, depth - 1):
-                yield found
+            is_hidden = key in ("state", "_parameters", "_buffers", "_modules")
+            yield from find_tensors(value, name if is_hidden else name + "." * bool(name) + str(key), depth - 1)
     elif depth and isinstance(content, (list, tuple)):
         for index, value in enumerate(content):
-            for found in find_tensors(value, "%s[%d]" % (name, index), depth - 1):
-                yield found
+            yield from find_tensors(value, "%s[%d]" % (name, index), depth - 1)
 
 
 def read_back(path):
@@ -218,10 +200,8 @@ def read_back(path):
     with torch.no_grad():
         for name, tensor in find_tensors(load_checkpoint(path)):
             count += 1
-            if (
-                tensor.layout is torch.strided
-                and tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes()
-            ):
+            size = tensor.numel() * tensor.element_size()
+            if tensor.layout is torch.strided and size > tensor.untyped_storage().nbytes():
                 raise MemoryError("%s is larger than its storage" % name[:200])
             floats = tensor.is_floating_point() or tensor.is_complex()
             # Infinity may be intended (masks, a best loss so far), NaN never is.

@@ -202,7 +202,7 @@ class DryRun(object):
         session, probe, torch = self._session, self._probe, self._torch
         session.close("{compared} of {calls} calls in {steps} steps were compared")
         session.stop()
-        probe.inspectors, probe._inspector_calls = self._inspectors, {}
+        probe.inspectors = self._inspectors
         devices = {p.device for p in self._state.parameters} if self._state is not None else ()
         for device in map(str, filter(is_accelerator, devices)):
             self._write("canaries", {"device": device, "results": canaries.run_all(torch, device)})

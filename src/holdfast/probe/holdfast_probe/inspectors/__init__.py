@@ -5,6 +5,8 @@ each inspector at the same few points of a step and catches its exceptions: an i
 `probe-note` reports it. An inspector asks the budget before it does anything that costs more than a few microseconds.
 """
 
+import functools
+
 
 class Inspector(object):
     name = ""
@@ -15,9 +17,7 @@ class Inspector(object):
         self.probe = probe
 
     def backward_begins(self, loss, first):
-        """Called before an outermost backward on `loss`. `first` is true for the first backward since the primary
-        optimizer's last step.
-        """
+        """Called before an outermost backward. `first`: it is the first since the primary optimizer's last step."""
 
     def step_begins(self, optimizer, is_primary):
         """Called before an outermost optimizer step. The steps of the primary optimizer are the run's steps."""
@@ -33,6 +33,24 @@ class Inspector(object):
 
     def ends(self):
         """Called before the process exits normally."""
+
+
+def wrap_function(owners, attribute, wrapper):
+    """Make a function call `wrapper(original, args, kwargs)`, in all modules or classes that have it: a function is pickled
+    by module and name, and must be found there. It is wrapped only once.
+    """
+    original = getattr(owners[0], attribute, None)
+    if original is None or getattr(original, "_holdfast", False):
+        return
+
+    @functools.wraps(original)
+    def wrapped(*args, **kwargs):
+        return wrapper(original, args, kwargs)
+
+    wrapped._holdfast = True
+    for owner in owners:
+        if getattr(owner, attribute, None) is original:
+            setattr(owner, attribute, wrapped)
 
 
 def all_inspectors(probe):

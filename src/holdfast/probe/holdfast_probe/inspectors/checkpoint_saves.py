@@ -4,13 +4,13 @@ The Python object that was passed to torch.save is compared, not the file: the s
 """
 
 import contextlib
-import functools
 import os
 import time
 
 from ..gc_pause import NoCollection
 from ..import_hooks import after_import
-from . import Inspector
+from ..param_names import live
+from . import Inspector, wrap_function
 from .weight_compare import compare, tensors_in
 from .weight_history import WeightHistory
 
@@ -30,10 +30,8 @@ class CheckpointSavesInspector(Inspector):
         self._history = WeightHistory(probe)
         self.averages = []
         """Functions that return a module whose weights are an average of the live weights, or None."""
-        wrap_save_function((probe.torch, probe.torch.serialization), "save", self._save_and_record)
-        after_import(
-            "safetensors.torch", lambda module: wrap_save_function((module,), "save_file", self._save_and_record)
-        )
+        wrap_function((probe.torch, probe.torch.serialization), "save", self._save_and_record)
+        after_import("safetensors.torch", lambda module: wrap_function((module,), "save_file", self._save_and_record))
 
     @contextlib.contextmanager
     def collect_saves(self):
@@ -108,26 +106,7 @@ class CheckpointSavesInspector(Inspector):
         saved = tensors_in(torch, obj)
         if not saved or not self.probe.optimizers:
             return {"tensors": len(saved)}
-        averages = [module for module in (average() for average in self.averages) if module is not None]
-        return compare(torch, saved, self._names.live(), averages, max_compared, self._history)
-
-
-def wrap_save_function(modules, attribute, wrapper):
-    """Replace a save function by one that calls `wrapper`, in all modules that define it. A function is pickled by module
-    and name, and must be found there.
-    """
-    original = getattr(modules[0], attribute, None)
-    if original is None or getattr(original, "_holdfast", False):
-        return
-
-    @functools.wraps(original)
-    def save(*args, **kwargs):
-        return wrapper(original, args, kwargs)
-
-    save._holdfast = True
-    for module in modules:
-        if getattr(module, attribute, None) is original:
-            setattr(module, attribute, save)
+        return compare(torch, saved, self._names.live(), live(self.averages), max_compared, self._history)
 
 
 def parse_save_arguments(args, kwargs):
@@ -141,9 +120,7 @@ def get_path(target):
     """Return the absolute path of a path or an open file, or None for anything else."""
     if not isinstance(target, (str, os.PathLike)):
         target = getattr(target, "name", None)
-    if not isinstance(target, (str, os.PathLike)):
-        return None
-    path = os.fspath(target)
+    path = os.fspath(target) if isinstance(target, (str, os.PathLike)) else None
     return os.path.abspath(path) if isinstance(path, str) else None
 
 

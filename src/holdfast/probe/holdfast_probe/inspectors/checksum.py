@@ -4,11 +4,11 @@ Only the weights inside a DistributedDataParallel module are guaranteed to be eq
 fixed and do not depend on the budget: checksums from different steps could not be compared.
 """
 
-import functools
 import weakref
 
-from . import Inspector
-from .tensors import as_rows, bits_type, row_slices, to_local
+from ..param_names import live
+from . import Inspector, wrap_function
+from .tensors import as_bits, as_rows, row_slices, to_local
 
 EVERY = 1000
 MAX_ELEMENTS = 1 << 21
@@ -30,23 +30,13 @@ class ChecksumInspector(Inspector):
     def __init__(self, probe):
         super().__init__(probe)
         self._replicas = []
-        self._watch_replicas()
+        ddp = getattr(probe.torch.nn.parallel, "DistributedDataParallel", None)
+        if ddp is not None:  # a module hook would interfere with torch.compile
+            wrap_function((ddp,), "__init__", self._create_replica)
 
-    def _watch_replicas(self):
-        """Record each DistributedDataParallel object when it is created. A module hook would interfere with torch.compile."""
-        ddp = getattr(self.probe.torch.nn.parallel, "DistributedDataParallel", None)
-        if ddp is None or getattr(ddp.__init__, "_holdfast", False):
-            return
-        original = ddp.__init__
-        replicas = self._replicas
-
-        @functools.wraps(original)
-        def wrapped_init(replica, *args, **kwargs):
-            original(replica, *args, **kwargs)
-            replicas.append(weakref.ref(replica))
-
-        wrapped_init._holdfast = True
-        ddp.__init__ = wrapped_init
+    def _create_replica(self, original, args, kwargs):
+        original(*args, **kwargs)
+        self._replicas.append(weakref.ref(args[0]))
 
     def step_ended(self, optimizer, is_primary):
         if not is_primary or self.probe.world_size <= 1 or not is_due(self.probe.step):
@@ -60,11 +50,9 @@ class ChecksumInspector(Inspector):
             self._sum(tensors, self.probe.step)
 
     def _weights(self):
-        replicas = [reference() for reference in self._replicas]
         return [
             parameter
-            for replica in replicas
-            if replica is not None
+            for replica in live(self._replicas)
             for name, parameter in replica.module.named_parameters()
             if parameter.requires_grad and name not in (getattr(replica, "parameters_to_ignore", None) or ())
         ]
@@ -85,9 +73,7 @@ class ChecksumInspector(Inspector):
 
 
 def fingerprint(torch, tensors):
-    """Return all bits of the tensors as one wrapping 64-bit sum, on the first tensor's device. The sum is exact: equal
-    weights always give equal sums.
-    """
+    """Return all bits of the tensors as one wrapping 64-bit sum, on the first tensor's device. The sum is exact."""
     total = None
     for tensor in tensors:
         rows = as_rows(torch, to_local(tensor))
@@ -98,9 +84,7 @@ def fingerprint(torch, tensors):
 
 
 def fingerprint_piece(torch, piece):
-    bits = bits_type(torch, piece.dtype)
-    piece = piece.contiguous()
-    piece = piece if bits is None else piece.view(bits)
+    piece = as_bits(torch, piece.contiguous())
     sums = piece.reshape(piece.shape[0], -1).sum(1, dtype=torch.int64)
     weights = torch.arange(1, 2 * piece.shape[0], 2, dtype=torch.int64, device=sums.device) * MULTIPLIER
     return (sums * weights).sum()

@@ -2,6 +2,7 @@
 
 import time
 
+from ..budget import Spending
 from .rate_limit import RunningMedian
 
 OVERDUE_SECONDS = 20.0
@@ -19,15 +20,12 @@ class FairShare(object):
         """Return whether an inspector may run. The one that has spent the least only needs its own cost; any other must
         leave enough budget for that one.
         """
-        least_spent = min(self._spent, key=self._spent.get)
-        if self._spent[name] > self._spent[least_spent]:
-            cost += self.typical_cost(least_spent)
+        if self._spent[name] > min(self._spent.values()):
+            cost += self.next_cost()
         return self._probe.budget.allows(cost) or self._is_overdue(name, cost)
 
     def _is_overdue(self, name, cost):
-        """On a loaded machine the budget can stay overdrawn. Each inspector may still run now and then, so rarely that the
-        cost is negligible.
-        """
+        """Let an inspector run now and then even if a loaded machine keeps the budget overdrawn."""
         now = time.monotonic()
         if now - self._last_run[name] < max(OVERDUE_SECONDS, cost * OVERDUE_TIMES_COST):
             return False
@@ -43,26 +41,14 @@ class FairShare(object):
         return self.typical_cost(min(self._spent, key=self._spent.get))
 
     def spending(self, name):
-        return _Spending(self, self._probe.budget.spending(name), name)
+        """Return a context manager like `Budget.spending`, which also counts the cost here."""
+        return Spending(self._add_cost, name)
+
+    def _add_cost(self, name, seconds):
+        self._probe.budget.add_cost(name, seconds)
+        self.record_cost(name, seconds)
 
     def record_cost(self, name, seconds):
         self._spent[name] += seconds
         self._costs[name].add(seconds)
         self._last_run[name] = time.monotonic()
-
-
-class _Spending(object):
-    def __init__(self, fair_share, budget_spending, name):
-        self._fair_share = fair_share
-        self._budget_spending = budget_spending
-        self._name = name
-
-    def __enter__(self):
-        self._began = time.perf_counter()
-        self._budget_spending.__enter__()
-        return self
-
-    def __exit__(self, *error):
-        self._budget_spending.__exit__(*error)
-        self._fair_share.record_cost(self._name, time.perf_counter() - self._began)
-        return False

@@ -13,9 +13,9 @@ import functools
 import time
 import weakref
 
-from ..param_names import MAX_MODULES, plain
+from ..param_names import join_names, live, modules_in, own_parameters, parameters_of, plain
 from . import Inspector
-from .tensors import bits_type, to_local, trainable_parameters
+from .tensors import as_bits, bits_type, to_local, trainable_parameters
 
 CENSUS_STEPS = 4
 FIRST_CENSUS = 2
@@ -62,7 +62,7 @@ class FrozenInspector(Inspector):
             self._census = Census()
             self.eager = True
         self._census.step_begins(optimizer)
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        parameters = parameters_of(optimizer)
         frozen = [p for p in parameters if not p.requires_grad]
         if len(frozen) < len(parameters):  # if all are frozen, the gradients are set by hand, on purpose
             torch = self.probe.torch
@@ -72,7 +72,7 @@ class FrozenInspector(Inspector):
 
     def _update_frozen_count(self, optimizer):
         """Count the frozen parameters. If the number changed, the next census is due now."""
-        count = sum(not p.requires_grad for group in optimizer.param_groups for p in group["params"])
+        count = sum(not p.requires_grad for p in parameters_of(optimizer))
         if self._frozen_counts.setdefault(id(optimizer), count) != count:
             self._frozen_counts[id(optimizer)] = count
             self._due = min(self._due, max(FIRST_CENSUS, self.probe.step - self.probe.first_step))
@@ -110,36 +110,35 @@ class FrozenInspector(Inspector):
 
     def _finish_census(self, census):
         torch = self.probe.torch
-        parameters, layers = Models(self.probe, self._names.models()).frozen(torch, census)
+        in_optimizer = set(map(id, parameters_of(*self.probe.optimizers)))
+        modules = [pair for model in self._names.models() for pair in modules_in(model)]
+        parameters, layers = find_frozen(torch, modules, census, in_optimizer)
         before, self._pieces = self._pieces, Pieces(torch, self.probe.step, parameters, layers)
         flags = census.around_steps + (before.moved(self._pieces) if before is not None else [])
         self.probe.see(self.name, "" if parameters or flags else "nothing is frozen")
         by_device = {}
         for key, flag in flags:
             by_device.setdefault(flag.device, []).append((key, flag))
+        since = self.probe.step if before is None else before.step
         for pairs in by_device.values():
             stacked = torch.stack([flag for _, flag in pairs]).to(torch.float32)
             keys = [key for key, _ in pairs]
-            step = self.probe.step if before is None else before.step
-            self.probe.scalars.later(
-                stacked, functools.partial(self._report, keys, (self.probe.step, step, self._pieces))
-            )
+            self.probe.scalars.later(stacked, functools.partial(self._report, keys, since, self._pieces))
 
-    def _report(self, keys, when, values):
+    def _report(self, keys, since, pieces, values):
         found = [key for key, value in zip(keys, values) if value]
-        names = [[name for kind, name in found if kind == which] for which in (MOVED, STATISTICS_MOVED)]
-        changed_layers = {name for kind, name in found if kind == LAYER_PARAMETER_MOVED}
-        tensors = {id(p): p for p in (reference() for kind, reference in found if kind == BY_OPTIMIZER)}
-        step, since, pieces = when
+        moved, statistics_moved, changed_layers, by_optimizer = (
+            [name for kind, name in found if kind == which] for which in range(4)
+        )
         self.probe.emit(
             "frozen",
-            step=step,
+            step=pieces.step,
             since=since,
             tensors=len(pieces.parameters),
             statistics=len(pieces.layers),
-            moved=names[0][:MAX_NAMES],
-            moved_by_optimizer=self._names.several((p for p in tensors.values() if p is not None), MAX_NAMES),
-            statistics_moved=[name for name in names[1] if name not in changed_layers][:MAX_NAMES],
+            moved=moved[:MAX_NAMES],
+            moved_by_optimizer=self._names.several({id(p): p for p in live(by_optimizer)}.values(), MAX_NAMES),
+            statistics_moved=[name for name in statistics_moved if name not in changed_layers][:MAX_NAMES],
         )
 
 
@@ -154,7 +153,7 @@ class Census(object):
 
     def step_begins(self, optimizer):
         self._trained.update(map(id, trainable_parameters(optimizer)))
-        self._stepped.update(id(p) for group in optimizer.param_groups for p in group["params"])
+        self._stepped.update(map(id, parameters_of(optimizer)))
 
     def is_frozen(self, parameter, in_optimizer):
         """Return whether a parameter is frozen. If its optimizer did not step during the census, it may be frozen only
@@ -165,33 +164,19 @@ class Census(object):
         return not in_optimizer or id(parameter) in self._stepped
 
 
-class Models(object):
-    """All modules of the models that an optimizer trains, and all parameters in the optimizers."""
-
-    def __init__(self, probe, roots):
-        optimizers = probe.optimizers
-        self._in_optimizer = {
-            id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]
-        }
-        self._modules = [inside for root in roots for inside in modules_in(root)]
-
-    def frozen(self, torch, census):
-        """Return name -> parameter for frozen parameters, and name -> (parameter, statistics) for layers in which all
-        parameters are frozen.
-        """
-        parameters, layers = {}, {}
-        for name, module in self._modules:
-            own = own_parameters(module)
-            frozen = [
-                (n, p) for n, p in own if census.is_frozen(p, id(p) in self._in_optimizer) and _is_plain(torch, p)
-            ]
-            if len(parameters) < MAX_TENSORS:
-                parameters.update((plain(_join_names(name, n)), p) for n, p in frozen)
-            buffers = module.__dict__.get("_buffers") or {}
-            statistics = next((buffers[key] for key in STATISTICS if buffers.get(key) is not None), None)
-            if statistics is not None and own and len(frozen) == len(own) and len(layers) < MAX_TENSORS:
-                layers[plain(name) or type(module).__name__] = (own[0][1], statistics)
-        return parameters, layers
+def find_frozen(torch, modules, census, in_optimizer):
+    """Return frozen parameters by name, and (parameter, statistics) of layers in which all of them are frozen."""
+    parameters, layers = {}, {}
+    for name, module in modules:
+        own = own_parameters(module)
+        frozen = [(n, p) for n, p in own if census.is_frozen(p, id(p) in in_optimizer) and _is_plain(torch, p)]
+        if len(parameters) < MAX_TENSORS:
+            parameters.update((plain(join_names(name, n)), p) for n, p in frozen)
+        buffers = module.__dict__.get("_buffers") or {}
+        statistics = next((buffers[key] for key in STATISTICS if buffers.get(key) is not None), None)
+        if statistics is not None and own and len(frozen) == len(own) and len(layers) < MAX_TENSORS:
+            layers[plain(name) or type(module).__name__] = (own[0][1], statistics)
+    return parameters, layers
 
 
 class Pieces(object):
@@ -220,28 +205,6 @@ class Pieces(object):
         return flags
 
 
-def modules_in(root):
-    """Yield (name, module) for a module and all its submodules, each once."""
-    seen = set()
-    pending = [("", root)]
-    while pending and len(seen) < MAX_MODULES:
-        name, module = pending.pop()
-        if module is None or id(module) in seen:
-            continue
-        seen.add(id(module))
-        yield name, module
-        children = module.__dict__.get("_modules") or {}
-        pending.extend((_join_names(name, key), child) for key, child in reversed(list(children.items())))
-
-
-def own_parameters(module):
-    return [(name, p) for name, p in (module.__dict__.get("_parameters") or {}).items() if p is not None]
-
-
-def _join_names(name, key):
-    return "%s.%s" % (name, key) if name else key
-
-
 def _is_plain(torch, tensor):
     return tensor.layout == torch.strided and bits_type(torch, tensor.dtype) is not None and tensor.numel() > 0
 
@@ -250,6 +213,4 @@ def copy_piece(torch, tensor):
     """Copy the bits of the tensor's first elements. A tensor that changes at all changes there too."""
     tensor = to_local(tensor)
     first = tensor[: PIECE_ROWS if tensor.dim() > 1 else PIECE_ELEMENTS] if tensor.dim() else tensor
-    piece = first.reshape(-1)[:PIECE_ELEMENTS].clone()
-    bits = bits_type(torch, piece.dtype)
-    return piece if bits is None else piece.view(bits)
+    return as_bits(torch, first.reshape(-1)[:PIECE_ELEMENTS].clone())

@@ -6,6 +6,7 @@ The gradients are read before the step, or after it if a closure computes them i
 import math
 import weakref
 
+from ..param_names import live
 from . import Inspector
 from .closures import Closures
 from .rate_limit import RateLimit
@@ -58,9 +59,8 @@ class GradientsInspector(Inspector):
         self._closures.step_over()
 
     def _read_if_allowed(self, optimizer, reading, expect_norm):
-        if self._fair_share.allows(self.name, self._fair_share.typical_cost(self.name)) or self._looks_unusual(
-            optimizer, reading
-        ):
+        cost = self._fair_share.typical_cost(self.name)
+        if self._fair_share.allows(self.name, cost) or self._looks_unusual(optimizer, reading):
             with self._fair_share.spending(self.name), self.probe.torch.no_grad():
                 self._read_gradients(optimizer, reading, expect_norm)
 
@@ -85,9 +85,8 @@ class GradientsInspector(Inspector):
 
     def _read_gradients(self, optimizer, reading, expect_norm):
         parameters = trainable_parameters(optimizer)
-        pairs = [(parameter, parameter.grad) for parameter in parameters]
-        with_gradient = [parameter for parameter, gradient in pairs if gradient is not None]
-        gradients = [gradient for _, gradient in pairs if gradient is not None]
+        with_gradient = [parameter for parameter in parameters if parameter.grad is not None]
+        gradients = [parameter.grad for parameter in with_gradient]
         reading.missing = len(parameters) - len(with_gradient)
         if len({gradient.device for gradient in gradients}) > 1:
             self.probe.miss(self.name, "the gradients are on several devices")
@@ -97,12 +96,7 @@ class GradientsInspector(Inspector):
             return
         reading.parameters = [weakref.ref(parameter) for parameter in with_gradient]
         values = [get_values(self.probe.torch, gradient) for gradient in gradients]
-        scale = getattr(optimizer, "grad_scale", None)
-        norms = (
-            compute_norms(self.probe.torch, values)
-            if scale is None
-            else compute_scaled_norms(self.probe.torch, values, scale)
-        )
+        norms = compute_norms(self.probe.torch, values, getattr(optimizer, "grad_scale", None))
         give_norm = None if expect_norm is None else expect_norm()
         self.probe.scalars.later(norms, lambda values: self._handle_norms(reading, values, give_norm))
 
@@ -122,7 +116,6 @@ class GradientsInspector(Inspector):
         )
         if not (unusual if nonfinite or zero == len(values) else regular).try_acquire():
             return
-        parameters = [reading.parameters[index]() for index in nonfinite[:MAX_NAMES]]
         self.probe.emit(
             "gradients",
             step=reading.step,
@@ -131,7 +124,7 @@ class GradientsInspector(Inspector):
             missing=reading.missing,
             zero=zero,
             nonfinite=len(nonfinite),
-            nonfinite_names=[self._names.of(parameter) for parameter in parameters if parameter is not None],
+            nonfinite_names=self._names.several(live(reading.parameters[index] for index in nonfinite[:MAX_NAMES])),
             other_optimizer=not reading.is_primary,
         )
 
@@ -154,23 +147,18 @@ def total_norm(values):
 
 
 def get_values(torch, gradient):
-    if type(gradient) is torch.Tensor and gradient.layout == torch.strided:
-        return gradient
     if gradient.layout != torch.strided:
         return gradient.detach()._values()
-    return to_local(gradient)
+    return gradient if type(gradient) is torch.Tensor else to_local(gradient)
 
 
-def compute_scaled_norms(torch, gradients, scale):
-    """Return the norms of the unscaled gradients. A fused step divides by the gradient scaler's scale itself. The scaler
-    grows the scale as far as possible, so the square of a scaled gradient may overflow.
+def compute_norms(torch, gradients, scale=None):
+    """Return one norm for each tensor, in float32, on their device. A fused step divides the gradients by the gradient
+    scaler's scale itself. The scaler grows it as far as possible, so the square of a scaled gradient may overflow.
     """
-    scale = scale.reshape(())
-    return torch.stack([torch.linalg.vector_norm(gradient.float() / scale) for gradient in gradients])
-
-
-def compute_norms(torch, gradients):
-    """Return one norm for each tensor, in float32, on their device."""
+    if scale is not None:
+        scale = scale.reshape(())
+        return torch.stack([torch.linalg.vector_norm(gradient.float() / scale) for gradient in gradients])
     half = (torch.float16, torch.bfloat16)
     dtypes = {gradient.dtype for gradient in gradients}
     if any(dtype in half or dtype.is_complex for dtype in dtypes):

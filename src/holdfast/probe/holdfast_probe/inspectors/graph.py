@@ -8,7 +8,7 @@ not leaves of the graph. In these cases nothing is reported.
 import time
 import weakref
 
-from ..param_names import all_of_type
+from ..param_names import all_of_type, live, parameters_of
 from . import Inspector
 from .tensors import is_sharded, to_local, trainable_parameters
 
@@ -89,11 +89,9 @@ class GraphInspector(Inspector):
 
     def _finish_window(self):
         optimizers = list(self.probe.optimizers)
-        optimized = {id(p): p for optimizer in optimizers for p in trainable_parameters(optimizer)}
-        used = {key: leaf for key, leaf in ((key, ref()) for key, ref in self._used.items()) if leaf is not None}
-        stepped = [
-            p for optimizer in optimizers if id(optimizer) in self._stepped for p in trainable_parameters(optimizer)
-        ]
+        optimized = {id(p): p for p in trainable_parameters(*optimizers)}
+        used = {id(leaf): leaf for leaf in live(self._used.values())}
+        stepped = trainable_parameters(*(optimizer for optimizer in optimizers if id(optimizer) in self._stepped))
         unused = [p for p in stepped if id(p) not in used]
         some_unused = unused and len(unused) < len(stepped)
         too_early = some_unused and self._steps < MIN_STEPS_FOR_PARTLY_UNUSED
@@ -108,7 +106,8 @@ class GraphInspector(Inspector):
             return
         outside = [p for key, p in used.items() if key not in optimized and _is_parameter(self.probe.torch, p)]
         if outside:
-            pending = ids_in_any_optimizer(self.probe.torch)
+            # An optimizer may not have stepped yet: that of a discriminator that starts later.
+            pending = set(map(id, parameters_of(*all_of_type(self.probe.torch.optim.Optimizer))))
             outside = [p for p in outside if id(p) not in pending]
         if too_early and not outside:
             return
@@ -117,13 +116,12 @@ class GraphInspector(Inspector):
         # A parameter outside all optimizers stays outside. A parameter that is unused so far may still be used later.
         surely_unused = [] if too_early else unused
         counts = (len(used), len(optimized), len(outside), in_eval, len(surely_unused))
-        outside, unused_references = _weak_references(outside[:MAX_NAMES]), _weak_references(surely_unused[:MAX_NAMES])
-        self._check_gradients_of(unused, lambda: self._report(counts, outside, unused_references))
+        # A report may wait for a device, and the model may be deleted by then.
+        named = [[weakref.ref(p) for p in parameters[:MAX_NAMES]] for parameters in (outside, surely_unused)]
+        self._check_gradients_of(unused, lambda: self._report(counts, *named))
 
     def _check_gradients_of(self, unused, report):
-        """Call `report` unless a parameter that no walked graph reached has a gradient. Such a gradient was set outside the
-        visible graph, so the graph proves nothing.
-        """
+        """Call `report` unless a parameter that no graph reached has a gradient: then the graph proves nothing."""
         torch = self.probe.torch
         with torch.no_grad():
             gradients = [to_local(p.grad) for p in unused[:MAX_CANDIDATES] if p.grad is not None]
@@ -156,20 +154,12 @@ class GraphInspector(Inspector):
             step=self.probe.step + 1,
             used=counts[0],
             held=counts[1],
-            used_not_held=self._names.several(_live_tensors(outside), MAX_NAMES),
-            held_not_used=self._names.several(_live_tensors(unused), MAX_NAMES),
+            used_not_held=self._names.several(live(outside), MAX_NAMES),
+            held_not_used=self._names.several(live(unused), MAX_NAMES),
             outside=counts[2],
             outside_in_eval=counts[3],
             unused=counts[4],
         )
-
-
-def ids_in_any_optimizer(torch):
-    """Return the ids of all parameters in any optimizer, including optimizers that have not stepped yet (a discriminator
-    that starts later).
-    """
-    optimizers = all_of_type(torch.optim.Optimizer)
-    return {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
 
 
 def count_in_eval(torch, tensors):
@@ -213,15 +203,6 @@ def why_not_comparable(optimized, used):
     if any(type(p).__name__ == "FlatParameter" for p in used):
         return "parameters are views of a flat parameter (FSDP)"
     return None
-
-
-def _weak_references(tensors):
-    """Return weak references: a report may wait for a device, and the model may be deleted by then."""
-    return [weakref.ref(tensor) for tensor in tensors]
-
-
-def _live_tensors(references):
-    return [tensor for tensor in (reference() for reference in references) if tensor is not None]
 
 
 def _is_parameter(torch, tensor):

@@ -4,6 +4,7 @@ All results stay on the tensor's device as small tensors. The caller fetches the
 """
 
 import functools
+import weakref
 
 from .expected_update import expected_ulps, optimizer_kind, ulps_from_others
 from .tensors import as_rows, bits_type, to_local
@@ -17,11 +18,16 @@ UNKNOWN = -1.0
 class StepComparison(object):
     """Some rows of a parameter, copied before a step and compared after it."""
 
-    def __init__(self, torch, optimizer, parameter, span, *, with_ulps):
-        """Copy the rows. Only copies and a part of the gradient are kept: a step that raises must not keep a model alive."""
+    def __init__(self, torch, optimizer, parameter, position, span, *, suspected):
+        """Copy the rows. Only copies and a part of the gradient are kept: a step that raises must not keep a model
+        alive. If the parameter is suspected not to change, its expected update is computed too.
+        """
+        self.parameter = weakref.ref(parameter)
+        self.position = position
+        """The parameter's position in the optimizer."""
+        self.span = span
+        self.suspected = suspected
         self._torch = torch
-        self._span = span
-        self._with_ulps = with_ulps
         weight = self._select_rows(parameter)
         self.rows = weight.shape[0]
         self._before = weight.clone()
@@ -32,7 +38,7 @@ class StepComparison(object):
 
     def read_gradient(self, gradient):
         """Read the gradient that the step uses: before the step, or after it if the step itself computes the gradient."""
-        self._with_gradient = rows_with_gradient(self._torch, gradient, self._span)
+        self._with_gradient = rows_with_gradient(self._torch, gradient, slice(*self.span))
         self._gradient = self._select_rows(gradient) if gradient.layout == self._torch.strided else None
 
     def has_gradient(self):
@@ -42,8 +48,8 @@ class StepComparison(object):
         return self._before.numel() * self._before.element_size()
 
     def rate(self, group, parameter):
-        """Return the smallest change of a row per unit of gradient and learning rate. The result is infinite if nothing
-        changed or the gradient is sparse. Call this before `numbers`.
+        """Return the smallest change of a row per unit of gradient and learning rate, before `numbers` is called. It is
+        infinite if nothing changed or the gradient is sparse.
         """
         torch = self._torch
         weight = self._select_rows(parameter)
@@ -55,8 +61,8 @@ class StepComparison(object):
         return rates.amin() / get_rate(group)
 
     def numbers(self, optimizer, group, parameter, rate=None):
-        """Return five numbers as 0-dim tensors on the parameter's device. `rate` is the rate of the other parameters, for
-        an optimizer whose update rule is unknown.
+        """Return five numbers as 0-dim tensors on the parameter's device, and drop the copies. `rate` is the rate of the
+        other parameters, for an optimizer whose update rule is unknown.
         """
         torch = self._torch
         weight = self._select_rows(parameter)
@@ -66,25 +72,27 @@ class StepComparison(object):
         found_inf = getattr(optimizer, "found_inf", None)
         if found_inf is not None:  # a fused step that the gradient scaler skipped
             stuck = stuck & (found_inf.reshape(()) == 0)
-        return (
+        states = self._state_tensors(optimizer, parameter)
+        numbers = (
             self._with_gradient.sum(dtype=torch.float32),
             stuck.sum(dtype=torch.float32),
             changed.sum(dtype=torch.float32),
-            self._state_moved(self._state_tensors(optimizer, parameter), weight.device),
-            self._largest_ulps((optimizer, group, parameter), weight, stuck, rate),
+            self._state_moved(states, weight.device),
+            self._largest_ulps((optimizer, group, parameter), weight, states, stuck, rate),
         )
+        self._with_gradient = self._gradient = self._states = None
+        return numbers
 
     def _select_rows(self, tensor):
-        return as_rows(self._torch, to_local(tensor))[self._span]
+        return as_rows(self._torch, to_local(tensor))[slice(*self.span)]
 
     def _state_tensors(self, optimizer, parameter):
         """Return the parts of the optimizer's state that belong to these rows, by name."""
-        state = optimizer.state.get(parameter) or {}
-        shape = parameter.shape
-        states = {}
-        for name, value in state.items():
-            if getattr(value, "shape", None) == shape and (value.is_floating_point() or value.is_complex()):
-                states[name] = self._select_rows(value)
+        states = {
+            name: self._select_rows(value)
+            for name, value in (optimizer.state.get(parameter) or {}).items()
+            if getattr(value, "shape", None) == parameter.shape and (value.is_floating_point() or value.is_complex())
+        }
         follow = {name: states[name] for name in STATES_THAT_DEPEND_ON_GRADIENT if name in states}
         return follow or states
 
@@ -95,24 +103,24 @@ class StepComparison(object):
         moved = [sum_bits(torch, tensor) != self._states.get(name, 0) for name, tensor in after.items()]
         return torch.stack(moved).all().to(device=device, dtype=torch.float32)
 
-    def _largest_ulps(self, owner, weight, stuck, rate):
+    def _largest_ulps(self, owner, weight, states, stuck, rate):
         torch = self._torch
         optimizer, group, parameter = owner
         kind = optimizer_kind(optimizer)
+        unknown = unknown_value(torch, weight.device)
         ulps = None
-        if self._gradient is not None and self._with_ulps and kind is not None:
-            state = dict(optimizer.state.get(parameter) or {})
-            state.update(self._state_tensors(optimizer, parameter))
-            if "max_exp_avg_sq" in state:
-                state["max_exp_avg_sq"] = self._select_rows(state["max_exp_avg_sq"])
-            ulps = expected_ulps(torch, (kind, group), weight, self._gradient, state)
-        elif self._gradient is not None and self._with_ulps and rate is not None:
+        if self._gradient is not None and self.suspected and kind is not None:
+            states = dict(optimizer.state.get(parameter) or {}, **states)
+            if "max_exp_avg_sq" in states:
+                states["max_exp_avg_sq"] = self._select_rows(states["max_exp_avg_sq"])
+            ulps = expected_ulps(torch, (kind, group), weight, self._gradient, states)
+        elif self._gradient is not None and self.suspected and rate is not None:
             ulps = ulps_from_others(torch, rate * get_rate(group), weight, self._gradient)
         if ulps is None:
-            return unknown_value(torch, weight.device)
+            return unknown
         largest = ulps.reshape(self.rows, -1).amax(1).nan_to_num(0.0)
         largest = torch.where(stuck, largest, torch.zeros_like(largest)).amax().clamp(min=0).float()
-        return largest if rate is None else torch.where(torch.isinf(rate), unknown_value(torch, weight.device), largest)
+        return largest if rate is None else torch.where(torch.isinf(rate), unknown, largest)
 
 
 def get_rate(group):

@@ -8,6 +8,7 @@ Parameters that no loss uses do not count: their gradients are overwritten by co
 
 import weakref
 
+from ..param_names import live
 from . import Inspector
 from .rate_limit import RateLimit
 from .tensors import to_local
@@ -48,8 +49,7 @@ class StaleGradientsInspector(Inspector):
     def step_begins(self, optimizer, is_primary):
         interval = self._intervals.pop(id(optimizer), None)
         if interval is not None:
-            interval.close(self.probe.step + 1)
-            interval.owner = id(optimizer)
+            interval.close(self.probe.step + 1, id(optimizer))
             self._judge_interval(interval)
 
     def step_ended(self, optimizer, is_primary):
@@ -72,8 +72,8 @@ class StaleGradientsInspector(Inspector):
         self._read_count += 1
         torch = self.probe.torch
         with budget.spending(self.name), torch.no_grad():
-            devices = {parameter.grad.device for parameter in with_gradient}
-            with_gradient = [p for p in with_gradient if p.grad.device == next(iter(devices))]
+            device = with_gradient[0].grad.device
+            with_gradient = [p for p in with_gradient if p.grad.device == device]
             largest = torch.stack([_max_magnitude(torch, parameter.grad) for parameter in with_gradient])
             interval.expect(with_gradient, len(chosen))
             self.probe.scalars.later(largest, lambda values: self._handle_values(interval, values))
@@ -93,15 +93,12 @@ class StaleGradientsInspector(Inspector):
             self._clean[interval.owner] = clean + 1
         if interval.clean or not interval.left_over or not self._limit.try_acquire():
             return
-        parameters = [
-            parameter for parameter in (ref() for ref in interval.left_over[:MAX_NAMES]) if parameter is not None
-        ]
         self.probe.emit(
             "stale-gradients",
             step=interval.step,
             tensors=len(interval.left_over),
             of=interval.sampled,
-            names=self._names.several(parameters),
+            names=self._names.several(live(interval.left_over[:MAX_NAMES])),
             clean=clean,
         )
 
@@ -114,8 +111,7 @@ class Interval(object):
         self.clean = False
         self.left_over = ()
         self.sampled = 0
-        self.step = None
-        self.owner = None
+        self.step = self.owner = None
         self._seen = []
         self._outstanding = 0
 
@@ -135,11 +131,9 @@ class Interval(object):
         alive = [(reference, reference()) for reference in self.left_over]
         self.left_over = [reference for reference, parameter in alive if parameter is None or not is_unused(parameter)]
 
-    def close(self, step):
-        """Close the interval before the optimizer's step. Gradients that are now different tensors were assigned, not
-        accumulated.
-        """
-        self.step = step
+    def close(self, step, owner):
+        """Close the interval before a step. Gradients that are now other tensors were assigned, not accumulated."""
+        self.step, self.owner = step, owner
         for reference, address in self._seen:
             parameter = reference()
             if parameter is None or parameter.grad is None or to_local(parameter.grad).data_ptr() != address:
@@ -166,9 +160,7 @@ def spread_parameters(optimizer, max_count, turn):
 
 
 def _max_magnitude(torch, gradient):
-    """Return the largest magnitude. Of a large tensor only the first elements are read: left-over gradients are rarely zero
-    there.
-    """
+    """Return the largest magnitude of the first elements: left-over gradients are rarely zero there."""
     values = gradient.detach()._values() if gradient.layout != torch.strided else to_local(gradient)
     if values.numel() > MAX_ELEMENTS and values.is_contiguous():
         values = values.view(-1)[:MAX_ELEMENTS]

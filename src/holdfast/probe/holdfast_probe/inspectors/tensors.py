@@ -1,8 +1,17 @@
 """Helpers that read a training's tensors without modifying them."""
 
+from ..param_names import parameters_of
 
-def trainable_parameters(optimizer):
-    return [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad]
+
+def trainable_parameters(*optimizers):
+    return [parameter for parameter in parameters_of(*optimizers) if parameter.requires_grad]
+
+
+def spread(items, most):
+    """Return at most `most` of the items, spread from the first to the last."""
+    if len(items) <= most:
+        return items
+    return [items[index * (len(items) - 1) // (most - 1)] for index in range(most)]
 
 
 def is_sharded(tensor):
@@ -42,3 +51,9 @@ def bits_type(torch, dtype):
     if dtype == torch.float64:
         return torch.int64
     return torch.int16 if dtype in (torch.float16, torch.bfloat16) else None
+
+
+def as_bits(torch, tensor):
+    """Return a view of the tensor's bits if the dtype allows it: as bits, a NaN equals itself."""
+    bits = bits_type(torch, tensor.dtype)
+    return tensor if bits is None else tensor.view(bits)

@@ -4,8 +4,8 @@ A saved tensor is matched with a live parameter by the end of its name ("ema.mod
 shape. A checkpoint may contain several copies of the weights (raw and averaged); the best match counts.
 """
 
-from ..param_names import parameters, plain
-from .tensors import bits_type, to_local
+from ..param_names import join_names, parameters, plain
+from .tensors import as_bits, spread, to_local
 
 MAX_OBJECTS = 50000
 MAX_DEPTH = 8
@@ -30,45 +30,36 @@ def tensors_in(torch, obj):
             results.append((plain(name), value))
         elif depth >= MAX_DEPTH:
             continue
-        elif issubclass(kind, dict):
-            items = [(_join_names(name, key), item, depth + 1) for key, item in value.items()]
-            pending.extend(reversed(items))
-        elif kind in (list, tuple):
-            items = [(_join_names(name, index), item, depth + 1) for index, item in enumerate(value)]
-            pending.extend(reversed(items))
         elif issubclass(kind, torch.nn.Module):
-            results.extend((plain(_join_names(name, inner)), parameter) for inner, parameter in parameters(value))
+            results.extend((plain(join_names(name, inner)), parameter) for inner, parameter in parameters(value))
+        elif issubclass(kind, dict) or kind in (list, tuple):
+            items = value.items() if issubclass(kind, dict) else enumerate(value)
+            pending.extend(reversed([(join_names(name, key), item, depth + 1) for key, item in items]))
     return results
-
-
-def _join_names(name, key):
-    return "%s.%s" % (name, key) if name else str(key)
 
 
 def compare(torch, saved, models, averages, max_compared, earlier=None):
     """Return the fields `tensors`, `compared`, `matches`, `differing` and `nonfinite` of a `saved` event. `earlier` is the
     history of earlier weights.
     """
-    fields = {"tensors": len(saved)}
-    live = [Index(model) for model in models]
-    pairs = [group for index in live for group in index.groups(saved)]
-    if not pairs:
-        return fields
-    largest = max(len(group) for group in pairs)
-    copies = [Copy(torch, group, max_compared) for group in pairs if 2 * len(group) >= largest]
+    groups = [group for model in models for group in Index(model).groups(saved)]
+    if not groups:
+        return {"tensors": len(saved)}
+    largest = max(map(len, groups))
+    copies = [Copy(torch, group, max_compared) for group in groups if 2 * len(group) >= largest]
     for copy in copies:
         if copy.matches == "differs" and averages:
             copy.try_averages(torch, saved, [Index(dict(parameters(module))) for module in averages], max_compared)
         if copy.matches == "differs":
             copy.find_explanation(torch, earlier)
     best = min(copies, key=lambda copy: ORDER.index(copy.matches))
-    fields.update(
-        compared=sum(copy.compared for copy in copies),
-        matches=best.matches,
-        differing=best.differing[:MAX_NAMES],
-        nonfinite=sum(copy.nonfinite for copy in copies),
-    )
-    return fields
+    return {
+        "tensors": len(saved),
+        "compared": sum(copy.compared for copy in copies),
+        "matches": best.matches,
+        "differing": best.differing[:MAX_NAMES],
+        "nonfinite": sum(copy.nonfinite for copy in copies),
+    }
 
 
 class Index(object):
@@ -104,22 +95,21 @@ class Copy(object):
 
     def __init__(self, torch, group, max_compared):
         self.group = group
-        self._compare(torch, group, max_compared)
-
-    def _compare(self, torch, group, max_compared):
-        chosen = sample(group, max_compared)
-        results = [(name, compare_tensors(torch, tensor, parameter)) for name, tensor, parameter in chosen]
+        # A large tensor is compared only if all are large.
+        cheap = [item for item in group if item[1].numel() <= EXPENSIVE_ELEMENTS] or group[:1]
+        chosen = spread(cheap, max_compared)
+        results = [compare_tensors(torch, tensor, parameter) for _, tensor, parameter in chosen]
         self.compared = len(results)
-        self.matches = max((match for _, match in results), key=ORDER.index)
-        self.differing = [name for name, match in results if match == "differs"]
-        self._differing = [item for item, (_, match) in zip(chosen, results) if match == "differs"]
+        self.matches = max(results, key=ORDER.index)
+        self._differing = [item for item, match in zip(chosen, results) if match == "differs"]
+        self.differing = [name for name, _, _ in self._differing]
         self.nonfinite = sum(not is_finite(torch, tensor) for _, tensor, _ in chosen)
 
     def try_averages(self, torch, saved, averages, max_compared):
         names = {name for name, _, _ in self.group}
-        is_unique = [(name, tensor) for name, tensor in saved if name in names]
+        own = [(name, tensor) for name, tensor in saved if name in names]
         for index in averages:
-            for group in index.groups(is_unique):
+            for group in index.groups(own):
                 if len(group) == len(self.group) and Copy(torch, group, max_compared).matches in ("equal", "cast"):
                     self.matches, self.differing = "average", []
                     return
@@ -159,14 +149,6 @@ def is_comparable(saved, live):
     return saved.shape == live.shape and saved.is_floating_point() == live.is_floating_point()
 
 
-def sample(group, max_compared):
-    """Return at most `max_compared` items, spread from the first to the last. Use a large one only if all are large."""
-    cheap = [item for item in group if item[1].numel() <= EXPENSIVE_ELEMENTS] or group[:1]
-    if len(cheap) <= max_compared:
-        return cheap
-    return [cheap[index * (len(cheap) - 1) // (max_compared - 1)] for index in range(max_compared)]
-
-
 def compare_tensors(torch, saved, live):
     """Return "equal" if equal bit for bit, "cast" if equal after a cast to the saved dtype, or "differs"."""
     saved, live = to_local(saved), to_local(live)
@@ -175,13 +157,7 @@ def compare_tensors(torch, saved, live):
     match = "equal" if saved.dtype == live.dtype else "cast"
     # Cast on the live weight's device, then copy: copies that also cast are wrong on some devices.
     other = live.to(saved.dtype).to(saved.device)
-    return match if torch.equal(_bits(torch, saved), _bits(torch, other)) else "differs"
-
-
-def _bits(torch, tensor):
-    """Return the tensor's bits if the dtype allows it: as bits, a NaN equals itself."""
-    bits = bits_type(torch, tensor.dtype)
-    return tensor if bits is None else tensor.view(bits)
+    return match if torch.equal(as_bits(torch, saved), as_bits(torch, other)) else "differs"
 
 
 def is_finite(torch, tensor):

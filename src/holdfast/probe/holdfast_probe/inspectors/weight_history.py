@@ -5,11 +5,12 @@ calls `state_dict`, and at that moment pieces of a few weights are kept. The wei
 Models that were trained before the current one are remembered as long as they exist.
 """
 
-import functools
 import weakref
 from collections import deque
 
-from .tensors import bits_type, to_local, trainable_parameters
+from ..param_names import live
+from . import wrap_function
+from .tensors import as_bits, spread, to_local, trainable_parameters
 
 MAX_MOMENTS = 64
 MAX_TENSORS = 4
@@ -26,22 +27,13 @@ class WeightHistory(object):
         self._models = deque(maxlen=MAX_MODELS)  # weak references to a few weights of each model that was trained
         self._seen_optimizers = {}  # id of an optimizer -> weak reference to it
         self._step = None
-        self._wrap_state_dict(probe.torch.nn.Module)
+        wrap_function((probe.torch.nn.Module,), "state_dict", self._state_dict)
 
-    def _wrap_state_dict(self, module_class):
-        original = module_class.state_dict
-        if getattr(original, "_holdfast", False):
-            return
-
-        @functools.wraps(original)
-        def state_dict(module, *args, **kwargs):
-            # Every module calls its submodules with a destination. Only the outermost call comes from the user.
-            if not args and kwargs.get("destination") is None:
-                self.record_weights()
-            return original(module, *args, **kwargs)
-
-        state_dict._holdfast = True
-        module_class.state_dict = state_dict
+    def _state_dict(self, original, args, kwargs):
+        # Every module calls its submodules with a destination. Only the outermost call comes from the user.
+        if len(args) == 1 and kwargs.get("destination") is None:
+            self.record_weights()
+        return original(*args, **kwargs)
 
     def record_weights(self):
         """Keep pieces of the live weights, because the user may be copying them right now."""
@@ -76,14 +68,12 @@ class WeightHistory(object):
             self._moments.append([(parameter.shape, view_piece(parameter).clone()) for parameter in parameters])
 
     def explains(self, group):
-        """Return whether the saved tensors of a group (saved name, saved tensor, live parameter) are earlier weights, or
-        weights of a model that was trained earlier.
-        """
+        """Return whether the saved tensors of a group are earlier weights, or weights of a model trained earlier."""
         moments = list(reversed(self._moments))
         for references in self._models:
-            alive = [parameter for parameter in (reference() for reference in references) if parameter is not None]
-            if alive and len(alive) == len(references):
-                moments.append([(parameter.shape, view_piece(parameter)) for parameter in alive])
+            parameters = live(references)
+            if parameters and len(parameters) == len(references):
+                moments.append([(parameter.shape, view_piece(parameter)) for parameter in parameters])
         return any(self._is_in(moment, group) for moment in moments)
 
     def _is_in(self, moment, group):
@@ -102,10 +92,7 @@ class WeightHistory(object):
 def choose_weights(optimizer):
     """Choose a few of the weights that an optimizer trains: matrices before vectors, spread from the first to the last."""
     weights = [p for p in trainable_parameters(optimizer) if p.is_floating_point() and p.numel()]
-    candidates = [p for p in weights if p.dim() > 1] or weights
-    if len(candidates) <= MAX_TENSORS:
-        return candidates
-    return [candidates[index * (len(candidates) - 1) // (MAX_TENSORS - 1)] for index in range(MAX_TENSORS)]
+    return spread([p for p in weights if p.dim() > 1] or weights, MAX_TENSORS)
 
 
 def view_piece(tensor):
@@ -123,5 +110,4 @@ def _equal(torch, piece, tensor):
     if other.shape != piece.shape or not other.is_floating_point():
         return False
     piece = piece.to(other.dtype).to(other.device)
-    bits = bits_type(torch, other.dtype)
-    return torch.equal(piece, other) if bits is None else torch.equal(piece.view(bits), other.contiguous().view(bits))
+    return torch.equal(as_bits(torch, piece), as_bits(torch, other.contiguous()))

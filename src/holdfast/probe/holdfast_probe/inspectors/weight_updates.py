@@ -92,21 +92,20 @@ class WeightUpdatesInspector(Inspector):
             self._pending[id(optimizer)] = selection
 
     def step_ended(self, optimizer, is_primary):
-        selection = self._pending.pop(id(optimizer), None)
+        selection = self._pending.pop(id(optimizer), None) or Selection()
         backwards = self._closures.step_ended()
-        comparisons = selection is not None and selection.comparisons
-        if selection is not None and not backwards:
+        if not backwards:
             for position, reference in selection.without_gradient:
                 parameter = reference()
                 if parameter is not None and parameter.grad is None:
                     self._outcomes[(id(optimizer), position)] = Outcome(parameter, gradient=False)
-        if comparisons:
+        if selection.comparisons:
             began = time.perf_counter()
             with self._fair_share.spending(self.name), self.probe.torch.no_grad():
-                self._compare(optimizer, comparisons, backwards)
+                self._compare(optimizer, selection.comparisons, backwards)
             actual = selection.seconds + time.perf_counter() - began
             self._cost_factor.add(actual / selection.estimated_cost)
-        if is_primary and self._outcomes and (comparisons or self.probe.step & 63 == 0):
+        if is_primary and self._outcomes and (selection.comparisons or self.probe.step & 63 == 0):
             self._report_if_due()
 
     def ends(self):
@@ -123,11 +122,8 @@ class WeightUpdatesInspector(Inspector):
     def _drop_dead_optimizers(self):
         """Drop the records of deleted optimizers, so that a training that keeps creating optimizers cannot fill the memory."""
         live_ids = {id(optimizer) for optimizer in self.probe.optimizers}
-        for kept in (self._rotations, self._pending):
-            for dead in [key for key in kept if key not in live_ids]:
-                del kept[dead]
-        for kept in (self._stuck_counts, self._outcomes):
-            for dead in [key for key in kept if key[0] not in live_ids]:
+        for kept in (self._rotations, self._pending, self._stuck_counts, self._outcomes):
+            for dead in [key for key in kept if (key[0] if isinstance(key, tuple) else key) not in live_ids]:
                 del kept[dead]
         self._reported_stuck = {part for part in self._reported_stuck if part[0] in live_ids}
         self._closures.keep_only(live_ids)
@@ -149,81 +145,75 @@ class WeightUpdatesInspector(Inspector):
                 rotation.advance(position)
                 continue
             rows = as_rows(self.probe.torch, to_local(parameter))
-            start, stop = rotation.span(position, rows)
-            elements = max(1, rows.numel() // rows.shape[0]) * (stop - start)
+            span = rotation.span(position, rows)
+            elements = max(1, rows.numel() // rows.shape[0]) * (span[1] - span[0])
             cost = (SECONDS_PER_TENSOR + SECONDS_PER_ELEMENT * elements) * (3 if suspected else 1)
-            full = len(selection.comparisons) >= MAX_TENSORS or copied_bytes > MAX_BYTES
-            few = len(selection.comparisons) < MIN_TENSORS
-            if full or not (
-                few or self._fair_share.allows(self.name, (selection.estimated_cost + cost) * self._cost_factor.value)
-            ):
+            if copied_bytes > MAX_BYTES or not self._has_room(selection, cost):
                 if suspected:
-                    rotation.suspect(position, (start, stop))
+                    rotation.suspect(position, span)
                 break
             rotation.advance(position)
-            comparisons = StepComparison(
-                self.probe.torch, optimizer, parameter, slice(start, stop), with_ulps=suspected
-            )
+            comparison = StepComparison(self.probe.torch, optimizer, parameter, position, span, suspected=suspected)
             if not uses_closure:
-                comparisons.read_gradient(parameter.grad)
-            selection.comparisons.append((position, weakref.ref(parameter), suspected, (start, stop), comparisons))
+                comparison.read_gradient(parameter.grad)
+            selection.comparisons.append(comparison)
             self._expected_cost = MIN_TENSORS * cost * self._cost_factor.value
             selection.estimated_cost += cost
-            copied_bytes += comparisons.bytes()
+            copied_bytes += comparison.bytes()
         return selection
+
+    def _has_room(self, selection, cost):
+        """Return whether one more parameter may be checked, after the first few."""
+        count = len(selection.comparisons)
+        estimate = (selection.estimated_cost + cost) * self._cost_factor.value
+        return count < MIN_TENSORS or (count < MAX_TENSORS and self._fair_share.allows(self.name, estimate))
 
     def _is_checkable(self, group, parameter):
         torch = self.probe.torch
         if not parameter.requires_grad or parameter.numel() == 0 or is_zero(group.get("lr")):
             return False
-        is_known = bits_type(torch, parameter.dtype) is not None or parameter.dtype in (
-            torch.complex64,
-            torch.complex128,
-        )
+        is_complex = parameter.dtype in (torch.complex64, torch.complex128)
+        is_known = is_complex or bits_type(torch, parameter.dtype) is not None
         sparse = parameter.grad is not None and parameter.grad.layout != torch.strided
         return is_known and to_local(parameter).numel() > 0 and not (sparse and parameter.shape[0] == 1)
 
     def _compare(self, optimizer, comparisons, backwards):
         if backwards > 1:  # more than one gradient went into this step
             return
+        torch = self.probe.torch
         by_device = {}
-        for item in comparisons:
-            parameter = item[1]()
-            if parameter is None or not _position_exists(optimizer, item[0]):
-                continue
-            if backwards and parameter.grad is None:
+        for comparison in comparisons:
+            parameter, position = comparison.parameter(), comparison.position
+            if parameter is None or not _position_exists(optimizer, position) or (backwards and parameter.grad is None):
                 continue
             if backwards:
-                item[4].read_gradient(parameter.grad)
-            if item[4].has_gradient():
-                by_device.setdefault(parameter.device, []).append((parameter, item))
+                comparison.read_gradient(parameter.grad)
+            if comparison.has_gradient():
+                group = optimizer.param_groups[position[0]]
+                by_device.setdefault(parameter.device, []).append((comparison, group, parameter))
         is_known = optimizer_kind(optimizer) is not None
-        for pairs in by_device.values():
-            items = [(optimizer.param_groups[item[0][0]], parameter, item) for parameter, item in pairs]
+        for items in by_device.values():
             rate = None
-            if not is_known and any(suspected for _, _, (_, _, suspected, _, _) in items):
-                rates = [item[4].rate(group, parameter) for group, parameter, item in items]
-                rate = self.probe.torch.stack(rates).amin()
-            numbers = [
-                number
-                for group, parameter, item in items
-                for number in item[4].numbers(optimizer, group, parameter, rate)
-            ]
-            numbers = self.probe.torch.stack(numbers)
-            parts = [(*item[:4], item[4].rows) for _, item in pairs]
-            self.probe.scalars.later(numbers, functools.partial(self._handle_numbers, id(optimizer), is_known, parts))
+            if not is_known and any(comparison.suspected for comparison, _, _ in items):
+                rate = torch.stack([comparison.rate(group, parameter) for comparison, group, parameter in items]).amin()
+            numbers = []
+            for comparison, group, parameter in items:
+                numbers += comparison.numbers(optimizer, group, parameter, rate)
+            compared = [comparison for comparison, _, _ in items]
+            handle = functools.partial(self._handle_numbers, id(optimizer), is_known, compared)
+            self.probe.scalars.later(torch.stack(numbers), handle)
 
-    def _handle_numbers(self, optimizer_id, is_known, parts, values):
-        if len(values) != NUMBERS * len(parts):
+    def _handle_numbers(self, optimizer_id, is_known, compared, values):
+        if len(values) != NUMBERS * len(compared):
             return
         self.probe.see(self.name)
         rotation = self._rotation(optimizer_id)
-        for index, (position, reference, suspected, span, rows) in enumerate(parts):
-            parameter = reference()
+        for index, comparison in enumerate(compared):
+            parameter, position, span = comparison.parameter(), comparison.position, comparison.span
             if parameter is None:
                 continue
             with_gradient, stuck, changed, state_moved, ulps = values[NUMBERS * index : NUMBERS * (index + 1)]
-            if stuck and not suspected:
+            if stuck and not comparison.suspected:
                 rotation.suspect(position, span)
                 continue
             outcome = Outcome(parameter, zero=not with_gradient, moved=changed != 0, state_moved=state_moved)
@@ -233,7 +223,7 @@ class WeightUpdatesInspector(Inspector):
                 if 0 < times < MAX_CONFIRMATIONS:
                     rotation.suspect(position, span)
                 outcome.stuck = {
-                    "rows": rows,
+                    "rows": comparison.rows,
                     "with_gradient": int(with_gradient),
                     "stuck": int(stuck),
                     "update_ulps": None if ulps == UNKNOWN else float("%.4g" % ulps),
@@ -250,9 +240,7 @@ class WeightUpdatesInspector(Inspector):
                 self._outcomes[(optimizer_id, position)] = outcome
 
     def _count_stuck(self, part, ulps):
-        """Return how often in a row this part should have changed but did not. Return 0 if the expected update is too small
-        or unknown.
-        """
+        """Return how often in a row this part did not change but should have (0 if that is not certain)."""
         if 0 <= ulps < MIN_ULPS_TO_MOVE:
             self._has_new_underflow = True
             self._stuck_counts.pop(part, None)
@@ -287,7 +275,7 @@ class WeightUpdatesInspector(Inspector):
             self._report()
 
     def _count_trainable(self):
-        return sum(len(trainable_parameters(optimizer)) for optimizer in self.probe.optimizers)
+        return len(trainable_parameters(*self.probe.optimizers))
 
     def _report(self):
         outcomes = [outcome for outcome in self._outcomes.values() if outcome.parameter is not None]
@@ -322,9 +310,7 @@ class WeightUpdatesInspector(Inspector):
         )
 
     def _find_zero_input(self, outcomes):
-        """Return the weights whose gradient is all zero while their bias has a gradient. Their layer's input must be all
-        zero.
-        """
+        """Return the weights with a zero gradient whose bias has a gradient: their layer's input must be all zero."""
         by_name = {self._names.of(outcome.parameter): outcome for outcome in outcomes if outcome.gradient}
         names = []
         for name, outcome in by_name.items():
