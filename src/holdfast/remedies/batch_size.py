@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.remedies.learning_rate import scale_rate
-from holdfast.remedies.step import Remedy, RemedyStep, all_or_nothing
+from holdfast.remedies.step import Remedy, all_or_nothing, remedy_step
 
 if TYPE_CHECKING:
     from holdfast.remedies.context import RemedyContext
@@ -46,11 +46,10 @@ def _shrink_batch(context: RemedyContext, min_batch: int) -> Remedy | None:
         return all_or_nothing(f"{description}the effective batch stays {after}.", *changes)
     rate, sentence = scale_rate(context, after / before)
     description += describe_change(before, after)
-    description += (
-        ""
-        if accumulates
-        else ", because this command has no known flag for gradient accumulation (a plan can define one in `flags`)"
-    )
+    if not accumulates:
+        description += (
+            ", because this command has no known flag for gradient accumulation (a plan can define one in `flags`)"
+        )
     return all_or_nothing(f"{description}. {sentence}", *changes, *rate)
 
 
@@ -58,33 +57,39 @@ def describe_change(before: int, after: int) -> str:
     return f"the effective batch changes from {before} to {after}"
 
 
-MICRO_BATCH = RemedyStep(
-    "micro-batch",
-    "Halve the micro-batch (the images that are processed at once) and double the gradient accumulation. This can be repeated "
-    "until the micro-batch is 2. The effective batch size (the images per weight update) stays the same. If it cannot be kept, "
-    "for example because a command has no flag for accumulation, the learning rate is scaled in proportion, and the report says so.",
-    SLOWER,
-    lambda context: _shrink_batch(context, 2),
-)
-BATCH_OF_ONE = RemedyStep(
-    "batch-of-one",
-    "Reduce the micro-batch to a single image. This comes late in the list because batch normalization then uses only one image "
-    "at a time.",
-    "slower; models with batch normalization become less accurate",
-    lambda context: _shrink_batch(context, 1),
-)
+@remedy_step(SLOWER)
+def micro_batch(context: RemedyContext) -> Remedy | None:
+    """Halve the micro-batch (the images that are processed at once) and double the gradient accumulation. This can be repeated
+    until the micro-batch is 2. The effective batch size (the images per weight update) stays the same. If it cannot be kept,
+    for example because a command has no flag for accumulation, the learning rate is scaled in proportion, and the report says
+    so.
+    """
+    return _shrink_batch(context, 2)
 
 
-def _accumulate_less(context: RemedyContext) -> Remedy | None:
+@remedy_step("slower; models with batch normalization become less accurate")
+def batch_of_one(context: RemedyContext) -> Remedy | None:
+    """Reduce the micro-batch to a single image. This comes late in the list because batch normalization then uses only one
+    image at a time.
+    """
+    return _shrink_batch(context, 1)
+
+
+@remedy_step(NOISE)
+def accumulate_less(context: RemedyContext) -> Remedy | None:
+    """On MPS, accumulate gradients over at most 4 batches. The learning rate is scaled in proportion, and the report states
+    the new effective batch size. This comes late in the list: some users reported fewer crashes with it, but accumulation was
+    never shown to be the cause.
+    """
     times = int(context.settings.get("accumulation") or 1)
     if context.device != "mps" or context.batch is None or times <= MAX_ACCUMULATED:
         return None
     full, less = times * context.batch, MAX_ACCUMULATED * context.batch
     change = context.change("accumulation", MAX_ACCUMULATED, why=describe_change(full, less), costs=NOISE)
-    return accumulate_less(context, full, less, change)
+    return accumulate_fewer(context, full, less, change)
 
 
-def accumulate_less(context: RemedyContext, full: int, less: int, *changes: Change | None) -> Remedy | None:
+def accumulate_fewer(context: RemedyContext, full: int, less: int, *changes: Change | None) -> Remedy | None:
     """Return a remedy with these changes of the effective batch, and the learning rate in proportion."""
     rate, sentence = scale_rate(context, less / full)
     return all_or_nothing(
@@ -93,16 +98,6 @@ def accumulate_less(context: RemedyContext, full: int, less: int, *changes: Chan
         *changes,
         *rate,
     )
-
-
-ACCUMULATE_LESS = RemedyStep(
-    "accumulate-less",
-    "On MPS, accumulate gradients over at most 4 batches. The learning rate is scaled in proportion, and the report states the new "
-    "effective batch size. This comes late in the list: some users reported fewer crashes with it, but accumulation was never "
-    "shown to be the cause.",
-    NOISE,
-    _accumulate_less,
-)
 
 
 def restore_accumulation(context: RemedyContext) -> list[Change | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.remedies.step import Remedy, RemedyStep, all_or_nothing
+from holdfast.remedies.step import Remedy, all_or_nothing, remedy_step
 
 if TYPE_CHECKING:
     from holdfast.remedies.context import RemedyContext
@@ -39,29 +39,20 @@ def change_rate(
     return [*fixed, context.change("lr0", after, why=why, costs=costs)], rate, after
 
 
-def _half_rate(context: RemedyContext) -> Remedy | None:
+@remedy_step("the results differ: the model learns more slowly")
+def half_rate(context: RemedyContext) -> Remedy | None:
+    """Halve the learning rate. This can be repeated, at most three times for a finding. If the framework chooses the optimizer
+    itself (`optimizer=auto`) and ignores the learning rate that is set, the optimizer that it chose is set explicitly as well.
+    """
     halved = [tried for tried in context.tried if tried.cause == context.cause and context.sets("lr0", tried.changes)]
-    if len(halved) >= MAX_HALVINGS:
-        return None
-    found = change_rate(
-        context,
-        0.5,
-        why="a learning rate that is too high is the usual reason",
-        costs="the results differ: the model learns more slowly",
+    why, costs = (
+        "a learning rate that is too high is the usual reason",
+        "the results differ: the model learns more slowly",
     )
-    if found is None:
+    found = change_rate(context, 0.5, why=why, costs=costs)
+    if found is None or len(halved) >= MAX_HALVINGS:
         return None
     changes, before, after = found
     return all_or_nothing(
-        f"Halving the learning rate from {before:g} to {after:g}: this differs from what you configured.",
-        *changes,
+        f"Halving the learning rate from {before:g} to {after:g}: this differs from what you configured.", *changes
     )
-
-
-HALF_RATE = RemedyStep(
-    "half-rate",
-    "Halve the learning rate. This can be repeated, at most three times for a finding. If the framework chooses the optimizer "
-    "itself (`optimizer=auto`) and ignores the learning rate that is set, the optimizer that it chose is set explicitly as well.",
-    "the results differ: the model learns more slowly",
-    _half_rate,
-)
