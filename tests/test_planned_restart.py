@@ -93,7 +93,7 @@ def test_plan_may_forbid_it(plan):
 def test_it_needs_snapshots_that_succeed():
     step, _, state = asked(LEAK, 20.0)
     assert step is not None
-    state.attempt.snapshots.fold_failed(events.SnapshotFailed(at=1.0, step=1, why="no room"))
+    state.attempt.snapshots.failed = events.SnapshotFailed(at=1.0, step=1, why="no room")
     assert find_restart_reason(state, PLAN) is None
     assert asked(replace(LEAK, snapshots=False), 14.4)[1] is None
 

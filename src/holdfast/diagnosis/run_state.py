@@ -12,8 +12,7 @@ import msgspec
 
 from holdfast import frameworks
 from holdfast.diagnosis import aggregators
-from holdfast.diagnosis.aggregators.losses import add_value
-from holdfast.diagnosis.series import Series
+from holdfast.diagnosis.series import Series, span_of
 from holdfast.schema import events
 from holdfast.schema.devices import NO_DEVICE, parse_device
 from holdfast.schema.verdicts import Action
@@ -263,7 +262,7 @@ class RunState:
         if entry.rank is not None and not (entry.primary and entry.rank == 0):
             _fold_other_optimizers(attempt, event)
         elif isinstance(event, (events.Step, events.Steps)):
-            add_value(self.loss, event, event.loss)
+            self.loss.add_event(event, event.loss)
             _fold_steps(attempt, event)
         else:
             if isinstance(event, events.Epoch) and event.source == "loader" and attempt.epochs_before:
@@ -281,7 +280,7 @@ def _fold_other_optimizers(attempt: AttemptState, event: events.AnyEvent) -> Non
 
 
 def _fold_steps(attempt: AttemptState, event: events.Step | events.Steps) -> None:
-    first, last = (event.step, event.step) if isinstance(event, events.Step) else (event.first, event.last)
+    first, last = span_of(event)
     if attempt.first_step is None:
         attempt.first_step = first
         attempt.first_step_at = event.at
@@ -396,7 +395,7 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
     events.StaleGradients: (lambda attempt, event: attempt.gradients.fold_stale(event),),
     events.Graph: (lambda attempt, event: setattr(attempt.weights, "graph", event),),
     events.WeightUpdates: (lambda attempt, event: attempt.weights.fold_updates(event),),
-    events.Frozen: (lambda attempt, event: attempt.weights.fold_frozen(event),),
+    events.Frozen: (lambda attempt, event: attempt.weights.frozen.append(event),),
     events.Checksum: (_fold_checksum,),
     events.ProcessExiting: (lambda attempt, event: setattr(attempt.pace, "exiting_at", event.at),),
     events.Evaluation: (
@@ -404,16 +403,16 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
         lambda attempt, event: attempt.memory.fold_evaluation(event),
     ),
     events.Metrics: (lambda attempt, event: attempt.metrics.fold(event),),
-    events.Schedule: (lambda attempt, event: attempt.rates.fold_schedule(event),),
+    events.Schedule: (lambda attempt, event: attempt.rates.schedules.update({event.scheduler: event}),),
     events.Saved: (
         lambda attempt, event: attempt.saves.fold(event),
         lambda attempt, event: attempt.pace.fold_saved(event),
     ),
     events.Snapshot: (lambda attempt, event: attempt.snapshots.fold(event),),
-    events.SnapshotFailed: (lambda attempt, event: attempt.snapshots.fold_failed(event),),
-    events.SnapshotCorrupt: (lambda attempt, event: attempt.snapshots.fold_corrupt(event),),
+    events.SnapshotFailed: (lambda attempt, event: setattr(attempt.snapshots, "failed", event),),
+    events.SnapshotCorrupt: (lambda attempt, event: attempt.snapshots.corrupt.append(event),),
     events.Restored: (_fold_restored,),
-    events.Replayed: (lambda attempt, event: attempt.snapshots.fold_replayed(event),),
+    events.Replayed: (lambda attempt, event: setattr(attempt.snapshots, "replayed", event),),
     events.Memory: (lambda attempt, event: attempt.memory.fold_device(event),),
     events.Sample: (
         lambda attempt, event: attempt.memory.fold_sample(event, attempt.last_step, attempt.epoch),

@@ -7,13 +7,11 @@ stores nothing.
 from __future__ import annotations
 
 from holdfast.diagnosis.aggregators.batches import Batches
-from holdfast.diagnosis.aggregators.checkpoints import CheckpointSaves
+from holdfast.diagnosis.aggregators.checkpoints import CheckpointSaves, Snapshots
 from holdfast.diagnosis.aggregators.gradients import Gradients
-from holdfast.diagnosis.aggregators.learning_rate import LearningRates
-from holdfast.diagnosis.aggregators.losses import Losses
+from holdfast.diagnosis.aggregators.losses import LearningRates, Losses
 from holdfast.diagnosis.aggregators.memory import Memory
 from holdfast.diagnosis.aggregators.metrics import Metrics
-from holdfast.diagnosis.aggregators.snapshots import Snapshots
 from holdfast.diagnosis.aggregators.timing import Timing
 from holdfast.diagnosis.aggregators.weights import Weights
 

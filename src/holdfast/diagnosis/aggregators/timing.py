@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from holdfast.diagnosis.series import Series
+from holdfast.diagnosis.series import Series, span_of
 from holdfast.schema import events
 
 MAX_EPOCHS = 1024
@@ -61,15 +61,9 @@ class Period:
     def fold_steps(self, event: events.Step | events.Steps) -> None:
         self.step_seconds += event.seconds
         self.data_wait += event.data_wait
-        if isinstance(event, events.Step):
-            self.last_step = event.step
-            self.steps += 1
-            slowest = event.seconds
-        else:
-            self.last_step = event.last
-            self.steps += event.last - event.first + 1
-            slowest = event.slowest
-        self.slowest = max(self.slowest, slowest)
+        first, self.last_step = span_of(event)
+        self.steps += self.last_step - first + 1
+        self.slowest = max(self.slowest, event.seconds if isinstance(event, events.Step) else event.slowest)
 
     def fold_sample(self, event: events.Sample) -> None:
         if self.first_sample is None:
@@ -221,7 +215,7 @@ class Timing:
         return self._epoch
 
     def fold(self, event: events.Step | events.Steps) -> None:
-        self.last_step = event.step if isinstance(event, events.Step) else event.last
+        first, self.last_step = span_of(event)
         self.last_step_at, self.paused_since = event.at, 0.0
         self.step_seconds += event.seconds
         self.data_wait += event.data_wait
@@ -232,9 +226,10 @@ class Timing:
         if isinstance(event, events.Step):
             self.steps.add(event.step, event.seconds)
         else:
-            count = event.last - event.first + 1
+            count = self.last_step - first + 1
             mean = event.seconds / count
-            self.steps.add_many(event.last, n=count, mean=mean, low=mean, high=event.slowest, zeros=0, last=mean)
+            window = events.WindowStats(n=count, mean=mean, low=mean, high=event.slowest, last=mean)
+            self.steps.add_window(self.last_step, window)
 
     def fold_evaluation(self, event: events.Evaluation) -> None:
         self.evaluation_seconds += event.seconds
