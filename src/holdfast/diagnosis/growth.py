@@ -126,10 +126,7 @@ def growth(points: Sequence[XY]) -> Growth | None:
 
 
 def growth_by_epoch(levels: Sequence[XY]) -> Growth | None:
-    """Return the growth over the levels of epochs.
-
-    There are few epochs. The first is the warm-up; others are excluded only if there are enough of them.
-    """
+    """Return the growth over the levels of epochs. The first is the warm-up; others are excluded only if there are many."""
     n = len(levels)
     if n < MIN_EPOCHS:
         return None
@@ -282,10 +279,7 @@ def _is_spread_out(bins: Sequence[XY], grown: float) -> bool:
 
 
 def _is_new_growth(points: Sequence[XY], cut: int, found: Growth) -> bool:
-    """Return whether growth in a short window at the end is new: the series grew less before, and it reaches new maxima.
-
-    A period of a sawtooth does not.
-    """
+    """Return whether growth at the end is new: it was slower before, and it reaches new maxima, unlike a sawtooth."""
     just_before = _bin(points[max(0, 2 * cut - len(points)) : cut])
     if len(just_before) < MIN_POINTS or _far_slope(just_before) > found.rate:
         return False

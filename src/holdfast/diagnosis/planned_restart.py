@@ -157,10 +157,7 @@ def _check_growth(state: RunState, use: MemoryUse) -> str | None:
 
 
 def _check_validation(state: RunState, use: MemoryUse, at_validation: float) -> str | None:
-    """Return the reason if the next validation is near and would not fit into memory.
-
-    Its memory is that of the last validation plus the growth since then.
-    """
+    """Return the reason if the next validation is near and would not fit into memory."""
     attempt = state.attempt
     every = steps_between_evaluations(list(attempt.memory.evaluations)[-EVALUATIONS:])
     if at_validation < use.limit or every is None:
@@ -240,6 +237,7 @@ def _in_training(attempt: AttemptState, step: int) -> Point:
 
 
 def _held_at_next_validation(attempt: AttemptState, use: MemoryUse) -> float:
+    """Return the memory of the last validation plus the growth since then."""
     evaluations = attempt.memory.evaluations
     if not evaluations or use.series == "allocated":
         return 0.0
@@ -263,10 +261,7 @@ def _snapshot_seconds(attempt: AttemptState) -> float:
 
 
 def _time_to_leave(attempt: AttemptState) -> float:
-    """Return the time until a snapshot is taken and written, with a margin.
-
-    It starts after the current step, and not during a validation.
-    """
+    """Return the time until a snapshot is taken, after the current step, and written, with a margin."""
     samples = attempt.memory.samples
     between = samples[-1].at - samples[-2].at if len(samples) > 1 else 0.0
     return 2.0 * _snapshot_seconds(attempt) + 3.0 * _seconds_a_step(attempt) + WAIT_SAMPLES * between + WAIT_S

@@ -93,10 +93,7 @@ class AttemptState:
 
     @property
     def resumed(self) -> events.Resume | None:
-        """The point from which this attempt resumed.
-
-        What the process itself reports takes precedence: it may find another snapshot than the supervisor knew of.
-        """
+        """The point from which this attempt resumed: first of all, what the process itself reports."""
         restored = self.snapshots.restored
         if restored is None:
             return self.started.resume
@@ -153,10 +150,7 @@ class RunState:
 
     @property
     def ancestry(self) -> list[AttemptState]:
-        """The attempts that the state of the newest attempt is derived from, the newest last.
-
-        Attempts before a start over belong to another training.
-        """
+        """The attempts since the last start over, the newest last. Those before it belong to another training."""
         begins = [place for place, attempt in enumerate(self.attempts) if attempt.starts_over]
         return self.attempts[begins[-1] :] if begins else self.attempts
 
@@ -167,10 +161,7 @@ class RunState:
 
     @property
     def last_step(self) -> int:
-        """The last step of the run.
-
-        An attempt that started over has its own count, which may be lower than that of the attempt before it.
-        """
+        """The last step of the run. An attempt that started over has its own count, which may be lower than before."""
         if not self.attempts:
             return 0
         return self.attempt.last_step if self.attempt.steps else max(attempt.last_step for attempt in self.attempts)
@@ -178,13 +169,6 @@ class RunState:
     @property
     def findings(self) -> list[Finding]:
         return [finding for attempt in self.attempts for finding in attempt.findings]
-
-    @property
-    def memory_limit(self) -> int | None:
-        """The memory that the training may use: the plan's budget, or else that of the machine or its container."""
-        if self.started is None:
-            return None
-        return self.started.memory_budget or self.started.memory_total
 
     @property
     def on_macos(self) -> bool:
@@ -240,10 +224,7 @@ class RunState:
         self.ended = None
 
     def _count_epochs_before(self, resume: events.Resume | None) -> int | None:
-        """Return the epochs done before a resume.
-
-        If a command resumes from its own checkpoint, the passes of its loader are counted from 1 again.
-        """
+        """Return the epochs done before a resume, if the passes of the loader are counted from 1 again after it."""
         if resume is None or resume.how not in ("command", "environment"):
             return 0
         if not resume.step or any(attempt.epochs_before is None for attempt in self.ancestry):

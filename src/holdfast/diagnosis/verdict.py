@@ -186,10 +186,7 @@ def _check_metric_rose(state: RunState) -> Answered:
 
 
 def _check_metric_reproduced(state: RunState) -> Answered:
-    """Compare the trainer's validation of the final checkpoint with the scores during training.
-
-    The best score may come from an earlier attempt.
-    """
+    """Compare the trainer's validation of the final checkpoint with the scores during training, in all attempts."""
     metrics = state.attempt.metrics
     final = metrics.final.values if metrics.final is not None else {}
     for name in metrics.scores():
@@ -245,10 +242,7 @@ def _check_losses_vary(state: RunState) -> Answered:
 
 
 def _check_weights_moved(state: RunState) -> Answered:
-    """Check the newest sample of the weights.
-
-    An attempt that resumes near the end may be over before its first sample. Then an earlier attempt has the newest one.
-    """
+    """Check the newest sample of the weights. It may be of an earlier attempt, if the newest was over before its first."""
     checked = [attempt.weights for attempt in state.ancestry if attempt.weights.weight_updates is not None]
     seen = checked[-1].weight_updates if checked else None
     if seen is None:

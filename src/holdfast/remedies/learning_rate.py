@@ -15,10 +15,7 @@ MAX_HALVINGS = 3
 
 
 def scale_rate(context: RemedyContext, factor: float) -> tuple[list[Change | None], str]:
-    """Scale the learning rate in proportion to the effective batch. Return the changes, and a sentence that reports them.
-
-    If the learning rate is unknown, there are no changes.
-    """
+    """Return the changes that scale the learning rate with the effective batch, if it is known, and a sentence about them."""
     why = f"in proportion to the effective batch: x {factor:.4g}"
     found = change_rate(context, factor, why=why, costs="the results differ")
     if found is None:

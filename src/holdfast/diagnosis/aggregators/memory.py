@@ -130,10 +130,7 @@ class Memory:
 
     @property
     def is_analysis_due(self) -> bool:
-        """Whether to analyze the series now: every few samples, and less and less often.
-
-        A long series changes slowly, and fitting it takes a millisecond.
-        """
+        """Whether to analyze the series now: less and less often, because a long series changes slowly."""
         return self.count % max(4, self.count // 64) == 0
 
     @property

@@ -37,10 +37,7 @@ HOW_TO_WRITE = "`holdfast check` with --write-split DIR writes it"
 
 
 def judge(survey: Survey, rule: str, *, always_split: bool = False) -> tuple[CheckResult, Split | None]:
-    """Return the leakage from training into validation, and a split that fixes it.
-
-    Without leakage, a split is proposed only if `always_split` is set.
-    """
+    """Return the leakage from training into validation, and a split that fixes it; without leakage, only if always wanted."""
     train, val = survey.split("train"), survey.split("val")
     if not train or not val:
         return CheckResult("nothing to compare: the dataset does not have both a training and a validation split"), None
