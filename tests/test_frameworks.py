@@ -108,9 +108,11 @@ from holdfast.preflight.checks.check import Answer, Check
 CHECK = Check(kind="environment", run=lambda context: Answer(context.framework.title))
 """,
     "remedies/toy_step.py": """
-from holdfast.remedies.step import RemedyStep
+from holdfast.remedies.step import remedy_step
 
-STEP = RemedyStep("toy-step", "Do less.", "none", lambda context: None, framework="toy")
+@remedy_step("none")
+def toy_step(context):
+    "Do less."
 """,
 }
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.diagnosis.engine import Engine
-from holdfast.diagnosis.memory_forecast import memory_forecast
+from holdfast.diagnosis.memory_forecast import leak_of
 from holdfast.diagnosis.rules import by_id
 from holdfast.diagnosis.run_state import RunState
 from holdfast.schema import events
@@ -55,10 +55,10 @@ def lived(life, epochs):
 def test_kill_is_foretold_once_half_of_the_memory_is_used(life):
     killed_at = life.killed_at()
     state, _ = lived(life, life.half_used_epoch())
-    forecast = memory_forecast(state)
-    assert forecast.sure
-    assert forecast.at == pytest.approx(killed_at, rel=0.1)
-    assert forecast.earliest <= killed_at <= forecast.latest
+    leak = leak_of(state)
+    assert leak.settled
+    assert leak.forecast.at == pytest.approx(killed_at, rel=0.1)
+    assert leak.forecast.earliest <= killed_at <= leak.forecast.latest
     assert lived(life, life.half_used_epoch() + 0.3)[1]
 
 
@@ -69,12 +69,15 @@ def test_cache_that_fills_and_stops_is_no_leak(cache):
     for entry in entries(replace(VALIDATED, cache=cache).events(25.0)):
         assert [finding.message for finding in engine.take(entry) if finding.severity != "note"] == []
         if isinstance(entry.event, events.Sample) and state.attempt.memory.count % 10 == 0:
-            forecast = memory_forecast(state)
-            assert forecast is None or not forecast.sure or forecast.at > 1000 * LIFE.steps
+            leak = leak_of(state)
+            sure = leak is not None and leak.forecast is not None and leak.settled
+            assert not sure or leak.forecast.at > 1000 * LIFE.steps
 
 
 def test_forecast_is_gone_once_it_stops():
     """A growth that goes on evenly for ten epochs is taken for a leak, and no longer when it has stopped."""
     life = replace(LIFE, cache=lambda x: 0.7 * min(10.0, x))
-    assert memory_forecast(lived(life, 9.5)[0]).sure
-    assert memory_forecast(lived(life, 20.0)[0]) is None
+    before, after = leak_of(lived(life, 9.5)[0]), leak_of(lived(life, 20.0)[0])
+    assert before.settled
+    assert before.forecast is not None
+    assert after is None or after.forecast is None

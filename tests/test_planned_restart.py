@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.diagnosis.planned_restart import find_restart_reason, grows_too_fast, memory_forecast
+from holdfast.diagnosis.memory_forecast import leak_of
+from holdfast.diagnosis.planned_restart import find_restart_reason, grows_too_fast
 from holdfast.diagnosis.run_state import RunState, load_run_state
 from holdfast.schema import events
 from holdfast.schema.plan import Plan, Policy
@@ -93,7 +94,7 @@ def test_plan_may_forbid_it(plan):
 def test_it_needs_snapshots_that_succeed():
     step, _, state = asked(LEAK, 20.0)
     assert step is not None
-    state.attempt.snapshots.fold_failed(events.SnapshotFailed(at=1.0, step=1, why="no room"))
+    state.attempt.snapshots.failed = events.SnapshotFailed(at=1.0, step=1, why="no room")
     assert find_restart_reason(state, PLAN) is None
     assert asked(replace(LEAK, snapshots=False), 14.4)[1] is None
 
@@ -151,12 +152,10 @@ def test_budget_of_the_plan_is_the_limit():
 
     history = [budget(event) for event in LEAK.events(6.0)]
     state = load_run_state(entries(history))
-    assert state.memory_limit == 10 * GIB
-    forecast = memory_forecast(state)
-    assert forecast.limit == 10 * GIB
-    assert forecast.why == "the plan's budget is 10.0 GiB"
-    assert forecast.at == pytest.approx(100 * 7.0 / 0.9, rel=0.05)
-    assert memory_forecast(load_run_state(entries(LEAK.events(8.0)))).limit == pytest.approx(16 * GIB, rel=0.01)
+    leak = leak_of(state)
+    assert leak.limit == (10 * GIB, "the plan's budget is 10.0 GiB")
+    assert leak.forecast.at == pytest.approx(100 * 7.0 / 0.9, rel=0.05)
+    assert leak_of(load_run_state(entries(LEAK.events(8.0)))).limit.bytes == pytest.approx(16 * GIB, rel=0.01)
 
 
 def test_young_attempt_knows_the_end_from_the_one_before():

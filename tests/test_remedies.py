@@ -15,8 +15,8 @@ from holdfast.frameworks.ultralytics.effective_batch import Update, halve
 from holdfast.frameworks.ultralytics.setting_values import SETTINGS
 from holdfast.remedies import apply_changes, remedy_for
 from holdfast.remedies.command_line import rewrite_command, settings_in, spelling_of, values_in
-from holdfast.remedies.memory import smaller_image
 from holdfast.remedies.registry import CONDITIONS, all_steps, find_steps
+from holdfast.remedies.settings import shrink_image
 from holdfast.schema import events
 from holdfast.schema.plan import Plan, Policy, Validation, from_toml, to_toml
 from holdfast.schema.verdicts import Action, Change, Decision, Finding
@@ -338,7 +338,7 @@ def test_the_step_of_a_framework_replaces_the_general_one():
 def test_image_sizes(began, sizes):
     """In strides down to 320; below that only where it began there, and not under two strides."""
     found, size = [], began
-    while (size := smaller_image(size, began)) is not None:
+    while (size := shrink_image(size, began)) is not None:
         found.append(size)
     assert found == sizes
 

@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import TYPE_CHECKING
 
 from lives import MemoryHistory
 
 from holdfast.diagnosis.engine import Engine
-from holdfast.diagnosis.memory_forecast import MemoryForecast, memory_forecast
+from holdfast.diagnosis.memory_forecast import Leak, leak_of
 from holdfast.diagnosis.planned_restart import find_restart_reason
 from holdfast.diagnosis.rules import by_id
 from holdfast.diagnosis.run_state import RunState, load_run_state
@@ -22,6 +23,9 @@ from holdfast.schema import events
 from holdfast.schema.plan import Plan
 from holdfast.storage.journal import Entry
 from holdfast.testing.histories import entries
+
+if TYPE_CHECKING:
+    from holdfast.diagnosis.growth import Forecast
 
 SEED = 11
 PLAN = Plan(command=["python", "train.py"], cwd="/work")
@@ -127,7 +131,11 @@ class ForecastResult:
 
     history: MemoryHistory
     killed_at: int
-    forecast: MemoryForecast | None
+    leak: Leak | None
+
+    @property
+    def forecast(self) -> Forecast | None:
+        return self.leak.forecast if self.leak is not None else None
 
     @property
     def error(self) -> float:
@@ -142,7 +150,7 @@ def evaluate_forecast(history: MemoryHistory) -> ForecastResult:
     killed_at = history.killed_at()
     assert killed_at is not None
     state = load_run_state(entries(history.events(min(history.half_used_epoch(), killed_at / history.steps))))
-    return ForecastResult(history, killed_at, memory_forecast(state))
+    return ForecastResult(history, killed_at, leak_of(state))
 
 
 # --- memory that fills and stops --------------------------------------------------------------------------------------
@@ -229,9 +237,10 @@ def evaluate_cache(history: MemoryHistory, epochs: float = 40.0) -> CacheResult:
                 result.warned.append(finding.message)
         memory = state.attempts[-1].memory if state.attempts else None
         if memory is not None and isinstance(entry.event, events.Sample) and memory.is_analysis_due:
-            forecast = memory_forecast(state)
+            leak = leak_of(state)
+            forecast = leak.forecast if leak is not None else None
             if forecast is not None and (forecast.at <= (history.planned or math.inf) * history.steps):
-                (result.forecasts if forecast.sure else result.unsure).append(state.attempt.epoch or 0)
+                (result.forecasts if leak.settled else result.unsure).append(state.attempt.epoch or 0)
     return result
 
 
@@ -297,7 +306,7 @@ def leak_rows(lives: int, seed: int) -> Iterator[tuple[list[str], bool]]:
         results = [evaluate_forecast(kind(rng)) for _ in range(lives)]
         errors = [one.error for one in results]
         forecast_count = sum(one.forecast is not None for one in results)
-        sure_count = sum(one.forecast is not None and one.forecast.sure for one in results)
+        sure_count = sum(one.forecast is not None and one.leak.settled for one in results)
         within = sum(error <= MAX_ERROR for error in errors)
         met = not required or within == lives
         yield (

@@ -79,10 +79,7 @@ def _describe_good(attempt: AttemptState, saved: Saved) -> str:
 
 
 def is_plain_loop(state: RunState) -> bool:
-    """Return True for a loop of the user's own: no known framework, no use of guard, and no configured way to resume.
-
-    With `holdfast.guard`, such a loop would resume at the exact batch.
-    """
+    """Return True for a loop of the user's own: no known framework, no use of guard, and no configured way to resume."""
     trains = any(attempt.attached is not None for attempt in state.attempts)
     return trains and not any(map(_can_resume_otherwise, state.attempts))
 

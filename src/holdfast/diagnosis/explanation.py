@@ -209,10 +209,7 @@ def _collect_next_steps(state: RunState, finding: Finding | None, reference: str
 
 
 def _can_resume(state: RunState) -> bool:
-    """Return whether to suggest a resume.
-
-    A mistake would fail again until somebody fixes it. After the fix, a resume is worthwhile only if something was saved.
-    """
+    """Return whether to suggest a resume. After a mistake is fixed, it is worthwhile only if something was saved."""
     ended = state.ended
     if ended is None:
         return False

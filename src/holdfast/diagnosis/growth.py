@@ -126,10 +126,7 @@ def growth(points: Sequence[XY]) -> Growth | None:
 
 
 def growth_by_epoch(levels: Sequence[XY]) -> Growth | None:
-    """Return the growth over the levels of epochs.
-
-    There are few epochs. The first is the warm-up; others are excluded only if there are enough of them.
-    """
+    """Return the growth over the levels of epochs. The first is the warm-up; others are excluded only if there are many."""
     n = len(levels)
     if n < MIN_EPOCHS:
         return None
@@ -180,19 +177,50 @@ def _find_first_crossing(
     return first
 
 
-def _growth_of_levels(window: Sequence[XY], not_slowing: float = MIN_HALF_RATIO) -> Growth | None:
+class _Line(NamedTuple):
+    """A line through the bins of a window, fitted so that single spikes do not affect it."""
+
+    bins: list[XY]
+    slopes: list[float]
+    """Those between all pairs of bins, sorted."""
+    rate: float
+    middle: float
+    """The height of the line at x = 0."""
+    offsets: list[float]
+    """The distances of the bins from the line, sorted."""
+
+    @property
+    def grown(self) -> float:
+        return self.rate * (self.bins[-1][0] - self.bins[0][0])
+
+    def bound_rate(self, early: float, late: float) -> tuple[float, float]:
+        """Return bounds of the true rate, estimated from the noise and the slopes of the two halves."""
+        n = len(self.bins)
+        doubt = round(0.98 * math.sqrt(n * (n - 1) * (2 * n + 5) / 18.0))
+        centre, last = len(self.slopes) // 2, len(self.slopes) - 1
+        slowest, fastest = self.slopes[max(0, centre - doubt)], self.slopes[min(last, centre + doubt)]
+        return min(slowest, early, late), max(fastest, early, late)
+
+
+def _fit_line(window: Sequence[XY]) -> _Line | None:
+    """Fit a line; return None if it does not rise."""
     bins = _bin(window)
-    n = len(bins)
     slopes = sorted(_slopes(bins, 1))
-    rate = _median(slopes)
+    rate = _median(slopes) if slopes else 0.0
     if rate <= 0.0:
         return None
-    grown = rate * (bins[-1][0] - bins[0][0])
     residuals = [y - rate * x for x, y in bins]
     middle = _median(sorted(residuals))
-    off = sorted(abs(offset - middle) for offset in residuals)
+    return _Line(bins, slopes, rate, middle, sorted(abs(offset - middle) for offset in residuals))
+
+
+def _growth_of_levels(window: Sequence[XY], not_slowing: float = MIN_HALF_RATIO) -> Growth | None:
+    line = _fit_line(window)
+    if line is None:
+        return None
+    bins, rate, grown, n = line.bins, line.rate, line.grown, len(line.bins)
     # The median of few numbers may be near zero by chance, so use the largest of them.
-    noise = 1.4826 * _median(off) if n >= MIN_POINTS else off[-1]
+    noise = 1.4826 * _median(line.offsets) if n >= MIN_POINTS else line.offsets[-1]
     clear = MIN_SIGNAL_TO_NOISE if n >= MIN_POINTS else 0.5 * MIN_SIGNAL_TO_NOISE
     largest = max(b[1] - a[1] for a, b in pairwise(bins))
     if grown < clear * noise or largest > max(MAX_JUMP, 1.5 / (n - 1)) * grown:
@@ -206,21 +234,10 @@ def _growth_of_levels(window: Sequence[XY], not_slowing: float = MIN_HALF_RATIO)
     slowing = (late / early) ** (0.5 * (n - 1) / (n - 1 - half))
     if slowing < not_slowing:
         return None
-    doubt = round(0.98 * math.sqrt(n * (n - 1) * (2 * n + 5) / 18.0))
-    centre = len(slopes) // 2
-    slowest = min(slopes[max(0, centre - doubt)], early, late)
-    fastest = max(slopes[min(len(slopes) - 1, centre + doubt)], early, late)
-    until = window[-1][0]
-    return Growth(
-        since=window[0][0],
-        until=until,
-        rate=rate,
-        slowest=max(slowest, 0.5 * rate),
-        fastest=min(fastest, 2.0 * rate),
-        level=middle + rate * until,
-        noise=noise,
-        slowing=slowing,
-    )
+    slowest, fastest = line.bound_rate(early, late)
+    since, until = window[0][0], window[-1][0]
+    level = line.middle + rate * until
+    return Growth(since, until, rate, max(slowest, 0.5 * rate), min(fastest, 2.0 * rate), level, noise, slowing)
 
 
 def _confirm_late_growth(levels: Sequence[XY], cut: int, found: Growth) -> Growth | None:
@@ -236,40 +253,21 @@ def _confirm_late_growth(levels: Sequence[XY], cut: int, found: Growth) -> Growt
 
 
 def _growth_in(window: Sequence[XY]) -> Growth | None:
-    bins = _bin(window)
-    all_slopes = sorted(_slopes(bins, 1))
-    if not all_slopes:
+    line = _fit_line(window)
+    if line is None:
         return None
-    rate = _median(all_slopes)
-    first, last = bins[0][0], bins[-1][0]
-    if rate <= 0.0:
+    bins, rate, n = line.bins, line.rate, len(line.bins)
+    noise = 1.4826 * _median(line.offsets)
+    if line.grown < MIN_SIGNAL_TO_NOISE * noise or not _is_spread_out(bins, line.grown):
         return None
-    grown = rate * (last - first)
-    residuals = [y - rate * x for x, y in bins]
-    middle = _median(sorted(residuals))
-    noise = 1.4826 * _median(sorted(abs(offset - middle) for offset in residuals))
-    if grown < MIN_SIGNAL_TO_NOISE * noise or not _is_spread_out(bins, grown):
-        return None
-    n = len(bins)
     early, late = _far_slope(bins[: n // 2 + 1]), _far_slope(bins[n // 2 :])
     if early <= 0.0 or late < MIN_HALF_RATIO * early or _far_slope(bins[-(n // 3) - 1 :]) < MIN_LATE_SLOPE * rate:
         return None
-    doubt = round(0.98 * math.sqrt(n * (n - 1) * (2 * n + 5) / 18.0))
-    centre = len(all_slopes) // 2
-    slowest, fastest = all_slopes[max(0, centre - doubt)], all_slopes[min(len(all_slopes) - 1, centre + doubt)]
-    slowest = min(slowest, early, late)
+    slowest, fastest = line.bound_rate(early, late)
     if slowest <= 0.0:
         return None
-    return Growth(
-        since=first,
-        until=window[-1][0],
-        rate=rate,
-        slowest=slowest,
-        fastest=max(fastest, early, late),
-        level=middle + rate * window[-1][0],
-        noise=noise,
-        slowing=late / early,
-    )
+    until = window[-1][0]
+    return Growth(bins[0][0], until, rate, slowest, fastest, line.middle + rate * until, noise, late / early)
 
 
 def _is_spread_out(bins: Sequence[XY], grown: float) -> bool:
@@ -281,10 +279,7 @@ def _is_spread_out(bins: Sequence[XY], grown: float) -> bool:
 
 
 def _is_new_growth(points: Sequence[XY], cut: int, found: Growth) -> bool:
-    """Return whether growth in a short window at the end is new: the series grew less before, and it reaches new maxima.
-
-    A period of a sawtooth does not.
-    """
+    """Return whether growth at the end is new: it was slower before, and it reaches new maxima, unlike a sawtooth."""
     just_before = _bin(points[max(0, 2 * cut - len(points)) : cut])
     if len(just_before) < MIN_POINTS or _far_slope(just_before) > found.rate:
         return False

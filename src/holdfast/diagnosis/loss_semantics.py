@@ -33,8 +33,7 @@ def is_positive(attempt: AttemptState) -> bool:
 def uses_loader(attempt: AttemptState) -> bool:
     """Return whether batches come from a loader, as they do if the dataset is fixed.
 
-    Loops that generate their own data (reinforcement learning, for example) may change the data, and with it the loss, while
-    they learn.
+    Loops that generate their own data (reinforcement learning) may change it, and with it the loss, while they learn.
     """
     return bool(attempt.batches.hashed)
 

@@ -65,29 +65,6 @@ class Limit(NamedTuple):
     """The reason for this limit, as a clause."""
 
 
-class MemoryForecast(NamedTuple):
-    """When the memory of the training will exceed the limit."""
-
-    limit: float
-    why: str
-    """The reason for the limit."""
-    held: float
-    """The current memory."""
-    level: float
-    """The current memory, without noise and without the memory of a validation."""
-    by_step: bool
-    """False if no steps are observed: then `at`, `earliest` and `latest` are times."""
-    at: float
-    """The step."""
-    earliest: float
-    latest: float
-    seconds: float
-    """Time from now until `at`."""
-    seconds_earliest: float
-    sure: bool
-    """Whether whole epochs have shown that the growth does not stop on its own."""
-
-
 class Leak(NamedTuple):
     """Real and continuing growth, and what is known about it."""
 
@@ -105,6 +82,8 @@ class Leak(NamedTuple):
     """Whether it continued through whole epochs: a cache that fills once per epoch is full by then."""
     limit: Limit | None = None
     forecast: Forecast | None = None
+    """When the limit is reached; None if the growth stops in time, or if it is too early to know. If no steps are observed,
+    these are times instead of steps."""
 
     def held(self, point: Point) -> float:
         return get_bytes(point, self.series)
@@ -114,29 +93,6 @@ class Leak(NamedTuple):
             return x - self.growth.until
         steps = self.last.step - self.first.step
         return (x - self.growth.until) * (self.last.at - self.first.at) / steps if steps > 0 else math.inf
-
-
-def memory_forecast(state: RunState) -> MemoryForecast | None:
-    """Return when memory will be used up; None if nothing grows, if the growth stops in time, or if it is too early to know."""
-    return forecast_of(leak_of(state)) if state.attempts else None
-
-
-def forecast_of(leak: Leak | None) -> MemoryForecast | None:
-    if leak is None or leak.limit is None or leak.forecast is None:
-        return None
-    return MemoryForecast(
-        limit=leak.limit.bytes,
-        why=leak.limit.why,
-        held=leak.held(leak.last),
-        level=leak.growth.level,
-        by_step=leak.by_step,
-        at=leak.forecast.at,
-        earliest=leak.forecast.earliest,
-        latest=leak.forecast.latest,
-        seconds=leak.seconds_until(leak.forecast.at),
-        seconds_earliest=leak.seconds_until(leak.forecast.earliest),
-        sure=leak.settled,
-    )
 
 
 def leak_of(state: RunState) -> Leak | None:
@@ -168,14 +124,15 @@ def machine_limit(state: RunState, series: Series, budget_gib: float = 0.0) -> L
     recent = memory.points[-LIMIT_SAMPLES:]
     free = median(get_bytes(point, series) + point.available for point in recent)
     started = state.started
-    total = started.memory_total if started is not None else None
-    budget = (started.memory_budget if started is not None else None) or 0
-    candidates = [
-        Limit(free, f"other programs leave {size(free)} of this machine's memory"),
-        *([Limit(total, f"this machine, or its container, has {size(total)}")] if total else []),
-        *([Limit(budget, f"the plan's budget is {size(budget)}")] if budget else []),
-        *([Limit(budget_gib * GIB, f"memory-leak.budget_gib is {budget_gib:g}")] if budget_gib else []),
-    ]
+    candidates = [Limit(free, f"other programs leave {size(free)} of this machine's memory")]
+    if started is not None and started.memory_total:
+        candidates.append(
+            Limit(started.memory_total, f"this machine, or its container, has {size(started.memory_total)}")
+        )
+    if started is not None and started.memory_budget:
+        candidates.append(Limit(started.memory_budget, f"the plan's budget is {size(started.memory_budget)}"))
+    if budget_gib:
+        candidates.append(Limit(budget_gib * GIB, f"memory-leak.budget_gib is {budget_gib:g}"))
     return min(candidates, key=lambda limit: limit.bytes)
 
 
@@ -190,9 +147,8 @@ def device_limit(attempt: AttemptState) -> Limit | None:
 def _find_on_machine(state: RunState, limits: Mapping[str, float]) -> Leak | None:
     series = host_series(state.attempt.memory)
     found = _find_growth(state.attempt, series, WHICH[series])
-    if found is None:
-        return None
-    return _add_forecast(state, found, machine_limit(state, series, limits["budget_gib"]), limits)
+    limit = machine_limit(state, series, limits["budget_gib"])
+    return _add_forecast(state, found, limit, limits) if found is not None else None
 
 
 def _find_on_device(state: RunState, limits: Mapping[str, float]) -> Leak | None:
@@ -253,10 +209,7 @@ def _add_forecast(state: RunState, leak: Leak, limit: Limit | None, limits: Mapp
 
 
 def _continues(memory: Memory, leak: Leak) -> bool | None:
-    """Return whether the current epoch continues the growth of the epochs before it; None if it is too short to know.
-
-    Something that fills in even steps may just have stopped growing.
-    """
+    """Return whether the current epoch continues the growth (a cache may just be full); None if it is too short to know."""
     newest, evaluated = memory.epochs[-1], list(memory.evaluations)[-1:]
     windows = [
         window for window in memory.windows if window.step > newest.last and not is_in_evaluation(window.at, evaluated)
@@ -288,10 +241,8 @@ def _find_repeats(memory: Memory, leak: Leak) -> list[Repeat]:
     if every is None:
         return _find_peaks(memory.shapes, leak, [])
     above = [_height_above_line(evaluation, leak) for evaluation in evaluations]
-    return [
-        *_find_peaks(memory.shapes, leak, evaluations),
-        Repeat(evaluations[-1].step, every, median(above), max(above)),
-    ]
+    validations = Repeat(evaluations[-1].step, every, median(above), max(above))
+    return [*_find_peaks(memory.shapes, leak, evaluations), validations]
 
 
 def _find_peaks(

@@ -21,10 +21,7 @@ def rules_matching(line: str) -> list[str]:
 
 @cache
 def needles() -> tuple[bytes, ...]:
-    """Return plain texts in lower case: a line that contains none of them matches no rule.
-
-    Searching for plain text is several times faster than any regular expression, and output can reach hundreds of megabytes.
-    """
+    """Return plain texts in lower case: a line that contains none of them matches no rule. They are fast to search for."""
     return tuple(sorted({find_needle(word).lower().encode() for rule in all_rules() for word in rule.words}))
 
 
@@ -34,10 +31,7 @@ def _patterns() -> list[tuple[str, re.Pattern[str]]]:
 
 
 def find_needle(word: str) -> str:
-    """Return the longest plain text that every match of the regular expression contains.
-
-    The result is empty if that text is not easy to determine. Then every line is checked with the regular expression.
-    """
+    """Return the longest plain text that every match of the regular expression contains; empty if it is hard to determine."""
     body = word[4:-1] if word.startswith("(?i:") and word.endswith(")") else word
     runs, depth = [""], 0
     for part in _PART.findall(body):

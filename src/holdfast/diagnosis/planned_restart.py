@@ -9,22 +9,20 @@ are for (`grows_too_fast`).
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.diagnosis.memory_forecast import (
     EVALUATIONS,
-    MemoryForecast,
     Series,
     device_limit,
     evaluation_bytes,
-    forecast_of,
     get_bytes,
     host_series,
     is_in_evaluation,
     leak_of,
     machine_limit,
-    memory_forecast,
     planned_end,
     steps_between_evaluations,
 )
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.memory_forecast import Limit
     from holdfast.diagnosis.run_state import AttemptState, RunState
     from holdfast.schema.plan import Plan
-
-__all__ = ["MemoryForecast", "find_restart_reason", "grows_too_fast", "memory_forecast"]
 
 MIN_FILL = 0.6
 """As a fraction of the limit: while training and the next validation use less than this, there is no hurry."""
@@ -106,12 +102,12 @@ def grows_too_fast(state: RunState) -> bool:
     running_s = state.last_at - attempt.first_step_at
     if running_s >= MIN_RESTARTS_UNSURE * _restart_seconds(attempt):
         return False
-    forecast = memory_forecast(state)
-    near = any(use.held >= MAX_FILL * use.limit for use in _list_memory_uses(state))
-    if forecast is None:
+    leak = leak_of(state)
+    if leak is None or leak.forecast is None:
+        near = any(use.held >= MAX_FILL * use.limit for use in _list_memory_uses(state))
         return near or _is_slowed_by_swap(attempt)
-    min_restarts = MIN_RESTARTS if forecast.sure else MIN_RESTARTS_UNSURE
-    return running_s + forecast.seconds < min_restarts * _restart_seconds(attempt)
+    min_restarts = MIN_RESTARTS if leak.settled else MIN_RESTARTS_UNSURE
+    return running_s + leak.seconds_until(leak.forecast.at) < min_restarts * _restart_seconds(attempt)
 
 
 def _may_restart(state: RunState, plan: Plan) -> bool:
@@ -142,18 +138,18 @@ def _check_growth(state: RunState, use: MemoryUse) -> str | None:
     if use.held - get_bytes(points[len(points) // 3], use.series) < MIN_GROWTH * use.limit:
         return None
     leak = leak_of(state)
-    forecast = forecast_of(leak)
-    if leak is None or forecast is None or leak.series != use.series:
+    if leak is None or leak.forecast is None or leak.series != use.series:
         return None
-    end = planned_end(state)
-    in_time = end is not None and forecast.by_step
-    if in_time and forecast.earliest > (end or 0.0):
+    at, earliest, _ = leak.forecast
+    planned = planned_end(state) if leak.by_step else None
+    end = planned if planned is not None else math.inf
+    if earliest > end:
         return None
-    late = (MAX_FILL if forecast.sure else MAX_FILL_UNSURE) * use.limit
-    is_late = forecast.level >= late and use.used >= MIN_USED and not (in_time and forecast.at > (end or 0.0))
-    if not is_late and forecast.seconds_earliest > _time_to_leave(state.attempt):
+    late = (MAX_FILL if leak.settled else MAX_FILL_UNSURE) * use.limit
+    is_late = leak.growth.level >= late and use.used >= MIN_USED and at <= end
+    if not is_late and leak.seconds_until(earliest) > _time_to_leave(state.attempt):
         return None
-    when = f"near step {forecast.at:.0f}" if forecast.by_step else f"in {duration(forecast.seconds)}"
+    when = f"near step {at:.0f}" if leak.by_step else f"in {duration(leak.seconds_until(at))}"
     return (
         f"memory grew from {size(use.start)} to {size(use.held)} and would be used up {when} "
         f"({use.why}): a new process starts with low memory usage again"
@@ -161,10 +157,7 @@ def _check_growth(state: RunState, use: MemoryUse) -> str | None:
 
 
 def _check_validation(state: RunState, use: MemoryUse, at_validation: float) -> str | None:
-    """Return the reason if the next validation is near and would not fit into memory.
-
-    Its memory is that of the last validation plus the growth since then.
-    """
+    """Return the reason if the next validation is near and would not fit into memory."""
     attempt = state.attempt
     every = steps_between_evaluations(list(attempt.memory.evaluations)[-EVALUATIONS:])
     if at_validation < use.limit or every is None:
@@ -244,6 +237,7 @@ def _in_training(attempt: AttemptState, step: int) -> Point:
 
 
 def _held_at_next_validation(attempt: AttemptState, use: MemoryUse) -> float:
+    """Return the memory of the last validation plus the growth since then."""
     evaluations = attempt.memory.evaluations
     if not evaluations or use.series == "allocated":
         return 0.0
@@ -267,10 +261,7 @@ def _snapshot_seconds(attempt: AttemptState) -> float:
 
 
 def _time_to_leave(attempt: AttemptState) -> float:
-    """Return the time until a snapshot is taken and written, with a margin.
-
-    It starts after the current step, and not during a validation.
-    """
+    """Return the time until a snapshot is taken, after the current step, and written, with a margin."""
     samples = attempt.memory.samples
     between = samples[-1].at - samples[-2].at if len(samples) > 1 else 0.0
     return 2.0 * _snapshot_seconds(attempt) + 3.0 * _seconds_a_step(attempt) + WAIT_SAMPLES * between + WAIT_S

@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from holdfast import frameworks
-from holdfast.diagnosis import aggregators
-from holdfast.diagnosis.aggregators.losses import add_value
-from holdfast.diagnosis.series import Series
+from holdfast.diagnosis.aggregators.batches import Batches
+from holdfast.diagnosis.aggregators.checkpoints import CheckpointSaves, Snapshots
+from holdfast.diagnosis.aggregators.gradients import Gradients
+from holdfast.diagnosis.aggregators.losses import LearningRates, Losses
+from holdfast.diagnosis.aggregators.memory import Memory
+from holdfast.diagnosis.aggregators.metrics import Metrics
+from holdfast.diagnosis.aggregators.timing import Timing
+from holdfast.diagnosis.aggregators.weights import Weights
+from holdfast.diagnosis.series import Series, span_of
 from holdfast.schema import events
 from holdfast.schema.devices import NO_DEVICE, parse_device
 from holdfast.schema.verdicts import Action
@@ -21,7 +27,6 @@ from holdfast.schema.verdicts import Action
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from holdfast.diagnosis.aggregators import Metrics
     from holdfast.schema.devices import Device
     from holdfast.schema.verdicts import Decision, Finding, Severity
     from holdfast.storage.journal import Entry
@@ -52,16 +57,16 @@ class AttemptState:
         """Epochs done before this attempt, if the count restarts in each attempt; None if unknown."""
         self.epoch: int | None = None
         self.planned_epochs: int | None = None
-        self.losses = aggregators.Losses()
-        self.gradients = aggregators.Gradients()
-        self.weights = aggregators.Weights()
-        self.batches = aggregators.Batches()
-        self.metrics = aggregators.Metrics()
-        self.rates = aggregators.LearningRates()
-        self.saves = aggregators.CheckpointSaves()
-        self.pace = aggregators.Timing()
-        self.memory = aggregators.Memory()
-        self.snapshots = aggregators.Snapshots()
+        self.losses = Losses()
+        self.gradients = Gradients()
+        self.weights = Weights()
+        self.batches = Batches()
+        self.metrics = Metrics()
+        self.rates = LearningRates()
+        self.saves = CheckpointSaves()
+        self.pace = Timing()
+        self.memory = Memory()
+        self.snapshots = Snapshots()
         self.printed: dict[str, events.OutputMatched] = {}
         """Lines of output that match a rule's `words`: rule -> the newest line."""
         self.notes: list[events.ProbeNote] = []
@@ -94,10 +99,7 @@ class AttemptState:
 
     @property
     def resumed(self) -> events.Resume | None:
-        """The point from which this attempt resumed.
-
-        What the process itself reports takes precedence: it may find another snapshot than the supervisor knew of.
-        """
+        """The point from which this attempt resumed. The process may report another snapshot than the supervisor knew of."""
         restored = self.snapshots.restored
         if restored is None:
             return self.started.resume
@@ -154,10 +156,7 @@ class RunState:
 
     @property
     def ancestry(self) -> list[AttemptState]:
-        """The attempts that the state of the newest attempt is derived from, the newest last.
-
-        Attempts before a start over belong to another training.
-        """
+        """The attempts since the last start over, the newest last. Those before it belong to another training."""
         begins = [place for place, attempt in enumerate(self.attempts) if attempt.starts_over]
         return self.attempts[begins[-1] :] if begins else self.attempts
 
@@ -168,10 +167,7 @@ class RunState:
 
     @property
     def last_step(self) -> int:
-        """The last step of the run.
-
-        An attempt that started over has its own count, which may be lower than that of the attempt before it.
-        """
+        """The last step of the run. An attempt that started over has its own count, which may be lower than before."""
         if not self.attempts:
             return 0
         return self.attempt.last_step if self.attempt.steps else max(attempt.last_step for attempt in self.attempts)
@@ -179,13 +175,6 @@ class RunState:
     @property
     def findings(self) -> list[Finding]:
         return [finding for attempt in self.attempts for finding in attempt.findings]
-
-    @property
-    def memory_limit(self) -> int | None:
-        """The memory that the training may use: the plan's budget, or else that of the machine or its container."""
-        if self.started is None:
-            return None
-        return self.started.memory_budget or self.started.memory_total
 
     @property
     def on_macos(self) -> bool:
@@ -241,10 +230,7 @@ class RunState:
         self.ended = None
 
     def _count_epochs_before(self, resume: events.Resume | None) -> int | None:
-        """Return the epochs done before a resume.
-
-        If a command resumes from its own checkpoint, the passes of its loader are counted from 1 again.
-        """
+        """Return the epochs done before a resume, if the passes of the loader are counted from 1 again after it."""
         if resume is None or resume.how not in ("command", "environment"):
             return 0
         if not resume.step or any(attempt.epochs_before is None for attempt in self.ancestry):
@@ -263,7 +249,7 @@ class RunState:
         if entry.rank is not None and not (entry.primary and entry.rank == 0):
             _fold_other_optimizers(attempt, event)
         elif isinstance(event, (events.Step, events.Steps)):
-            add_value(self.loss, event, event.loss)
+            self.loss.add_event(event, event.loss)
             _fold_steps(attempt, event)
         else:
             if isinstance(event, events.Epoch) and event.source == "loader" and attempt.epochs_before:
@@ -281,7 +267,7 @@ def _fold_other_optimizers(attempt: AttemptState, event: events.AnyEvent) -> Non
 
 
 def _fold_steps(attempt: AttemptState, event: events.Step | events.Steps) -> None:
-    first, last = (event.step, event.step) if isinstance(event, events.Step) else (event.first, event.last)
+    first, last = span_of(event)
     if attempt.first_step is None:
         attempt.first_step = first
         attempt.first_step_at = event.at
@@ -340,14 +326,9 @@ def _fold_finding(attempt: AttemptState, event: events.FindingMade) -> None:
     attempt.findings_left_out += _append_bounded(attempt.findings, finding, MAX_FINDINGS)
 
 
-def _fold_printed(attempt: AttemptState, event: events.OutputMatched) -> None:
-    if len(attempt.printed) < MAX_KEPT or event.rule in attempt.printed:
-        attempt.printed[event.rule] = event
-
-
-def _fold_reloaded(attempt: AttemptState, event: events.Reloaded) -> None:
-    if len(attempt.reloaded) < MAX_KEPT or event.path in attempt.reloaded:
-        attempt.reloaded[event.path] = event
+def _put_bounded(items: dict[str, Any], key: str, item: Any) -> None:
+    if len(items) < MAX_KEPT or key in items:
+        items[key] = item
 
 
 def _fold_ended(attempt: AttemptState, event: events.AttemptEnded) -> None:
@@ -396,7 +377,7 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
     events.StaleGradients: (lambda attempt, event: attempt.gradients.fold_stale(event),),
     events.Graph: (lambda attempt, event: setattr(attempt.weights, "graph", event),),
     events.WeightUpdates: (lambda attempt, event: attempt.weights.fold_updates(event),),
-    events.Frozen: (lambda attempt, event: attempt.weights.fold_frozen(event),),
+    events.Frozen: (lambda attempt, event: attempt.weights.frozen.append(event),),
     events.Checksum: (_fold_checksum,),
     events.ProcessExiting: (lambda attempt, event: setattr(attempt.pace, "exiting_at", event.at),),
     events.Evaluation: (
@@ -404,28 +385,28 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
         lambda attempt, event: attempt.memory.fold_evaluation(event),
     ),
     events.Metrics: (lambda attempt, event: attempt.metrics.fold(event),),
-    events.Schedule: (lambda attempt, event: attempt.rates.fold_schedule(event),),
+    events.Schedule: (lambda attempt, event: attempt.rates.schedules.update({event.scheduler: event}),),
     events.Saved: (
         lambda attempt, event: attempt.saves.fold(event),
-        lambda attempt, event: attempt.pace.fold_saved(event),
+        lambda attempt, event: attempt.pace.fold_pause(event, "saving"),
     ),
     events.Snapshot: (lambda attempt, event: attempt.snapshots.fold(event),),
-    events.SnapshotFailed: (lambda attempt, event: attempt.snapshots.fold_failed(event),),
-    events.SnapshotCorrupt: (lambda attempt, event: attempt.snapshots.fold_corrupt(event),),
+    events.SnapshotFailed: (lambda attempt, event: setattr(attempt.snapshots, "failed", event),),
+    events.SnapshotCorrupt: (lambda attempt, event: attempt.snapshots.corrupt.append(event),),
     events.Restored: (_fold_restored,),
-    events.Replayed: (lambda attempt, event: attempt.snapshots.fold_replayed(event),),
+    events.Replayed: (lambda attempt, event: setattr(attempt.snapshots, "replayed", event),),
     events.Memory: (lambda attempt, event: attempt.memory.fold_device(event),),
     events.Sample: (
         lambda attempt, event: attempt.memory.fold_sample(event, attempt.last_step, attempt.epoch),
         lambda attempt, event: attempt.pace.fold_sample(event),
     ),
-    events.Slept: (lambda attempt, event: attempt.pace.fold_slept(event),),
+    events.Slept: (lambda attempt, event: attempt.pace.fold_pause(event, "slept"),),
     events.ProbeNote: (lambda attempt, event: attempt.notes.append(event) if len(attempt.notes) < MAX_NOTES else None,),
-    events.OutputMatched: (_fold_printed,),
+    events.OutputMatched: (lambda attempt, event: _put_bounded(attempt.printed, event.rule, event),),
     events.Suspended: (lambda attempt, _event: setattr(attempt, "suspended", True),),
     events.Continued: (
         lambda attempt, _event: setattr(attempt, "suspended", False),
-        lambda attempt, event: attempt.pace.fold_continued(event),
+        lambda attempt, event: attempt.pace.fold_pause(event, "suspended"),
     ),
     events.Signalled: (lambda attempt, event: _append_bounded(attempt.signals, event, MAX_KEPT),),
     events.NoProgress: (lambda attempt, event: setattr(attempt, "no_progress", event),),
@@ -433,7 +414,7 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
     events.FindingMade: (_fold_finding,),
     events.AttemptEnded: (_fold_ended,),
     events.CheckpointsBackedUp: (lambda attempt, event: setattr(attempt, "backed_up", event),),
-    events.Reloaded: (_fold_reloaded,),
+    events.Reloaded: (lambda attempt, event: _put_bounded(attempt.reloaded, event.path, event),),
     events.DecisionMade: (_fold_decision,),
 }
 

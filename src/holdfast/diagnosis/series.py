@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from holdfast.schema.events import Step, Steps, WindowStats, as_number
 
 if TYPE_CHECKING:
-    from holdfast.schema.events import WindowStats
+    from collections.abc import Callable
+
+T = TypeVar("T")
 
 
 class Point(NamedTuple):
@@ -48,22 +52,31 @@ class Series:
         self.last: float | None = None
         """The last value, finite or not."""
 
-    def add(self, step: int, value: float) -> None:
+    def add(self, step: int, value: float, n: int = 1) -> None:
+        """Add a value that was the same in `n` steps, the last of which is `step`."""
         if math.isfinite(value):
-            self.add_many(step, n=1, mean=value, low=value, high=value, zeros=int(value == 0.0), last=value)
+            zeros = 0 if value else n
+            self.add_window(step, WindowStats(n=n, mean=value, low=value, high=value, zeros=zeros, last=value))
         else:
-            self._add_nonfinite(step, 1)
+            self._add_nonfinite(step, n)
             self.last = value
 
-    def add_many(
-        self, step: int, *, n: int, mean: float, low: float, high: float, zeros: int, last: float, nonfinite: int = 0
-    ) -> None:
-        """Add a window of `n` finite values and `nonfinite` others that ends at `step`."""
-        if nonfinite:
-            self._add_nonfinite(step, nonfinite)
+    def add_event(self, event: Step | Steps, value: float | str | WindowStats | None) -> None:
+        """Add the value of a step, or the statistics of a window at its last step."""
+        _, last = span_of(event)
+        if isinstance(value, WindowStats):
+            self.add_window(last, value)
+        elif (number := as_number(value)) is not None:
+            self.add(last, number)
+
+    def add_window(self, step: int, window: WindowStats) -> None:
+        """Add a window of values that ends at `step`."""
+        n, low, high = window.n, window.low, window.high
+        if window.nonfinite:
+            self._add_nonfinite(step, window.nonfinite)
         if not n:
             return
-        if zeros == n and self.zeros == self.count and not self.nonfinite:
+        if window.zeros == n and self.zeros == self.count and not self.nonfinite:
             self.zeros_at_first += n
         if low != high:
             self.same_in_a_row = 1
@@ -71,29 +84,19 @@ class Series:
             self.same_in_a_row = self.same_in_a_row + n if low == self.last and not self.nonfinite_in_a_row else n
         self.nonfinite_in_a_row = 0
         self.nonfinite_since = None
-        self.first = (low if low == high else mean) if self.first is None else self.first
+        self.first = (low if low == high else window.mean) if self.first is None else self.first
         self.highest, self.lowest = max(self.highest, high), min(self.lowest, low)
         self.count += n
-        self.zeros += zeros
-        self.last = last
-        self._merge_or_append(Point(step, n, mean, low, high))
+        self.zeros += window.zeros
+        self.last = window.last
+        point = Point(step, n, window.mean, low, high)
+        if self.points and self.points[-1].n + n <= self._per_point:
+            self.points[-1] = _merge(self.points[-1], point)
+        else:
+            self.points.append(point)
         if len(self.points) > self._most:
             self._per_point *= 2
-            pairs = range(0, len(self.points) - 1, 2)
-            rest = self.points[len(self.points) // 2 * 2 :]
-            self.points = [_merge(self.points[i], self.points[i + 1]) for i in pairs] + rest
-
-    def add_window(self, step: int, window: WindowStats) -> None:
-        self.add_many(
-            step,
-            n=window.n,
-            mean=window.mean,
-            low=window.low,
-            high=window.high,
-            zeros=window.zeros,
-            last=window.last,
-            nonfinite=window.nonfinite,
-        )
+            self.points = merge_pairs(self.points, _merge)
 
     def until(self, step: int) -> Series:
         """Return the series as it was at a step, at the resolution of its points and without the values that were not finite."""
@@ -102,10 +105,9 @@ class Series:
         for point in self.points:
             if point.step > step:
                 break
-            zeros = point.n if point.low == point.high == 0.0 else 0
-            kept.add_many(
-                point.step, n=point.n, mean=point.mean, low=point.low, high=point.high, zeros=zeros, last=point.mean
-            )
+            _, n, mean, low, high = point
+            zeros = n if low == high == 0.0 else 0
+            kept.add_window(point.step, WindowStats(n=n, mean=mean, low=low, high=high, zeros=zeros, last=mean))
         return kept
 
     def _add_nonfinite(self, step: int, nonfinite: int) -> None:
@@ -116,11 +118,15 @@ class Series:
         if self.last_nonfinite_step is None or step > self.last_nonfinite_step:
             self.last_nonfinite_step = step
 
-    def _merge_or_append(self, point: Point) -> None:
-        if self.points and self.points[-1].n + point.n <= self._per_point:
-            self.points[-1] = _merge(self.points[-1], point)
-        else:
-            self.points.append(point)
+
+def span_of(event: Step | Steps) -> tuple[int, int]:
+    """Return the first and the last step of an event."""
+    return (event.step, event.step) if isinstance(event, Step) else (event.first, event.last)
+
+
+def merge_pairs(items: list[T], merge: Callable[[T, T], T]) -> list[T]:
+    """Merge neighbours in pairs. If the number of items is odd, the last one stays as it is."""
+    return [merge(*pair) for pair in zip(items[::2], items[1::2], strict=False)] + items[len(items) // 2 * 2 :]
 
 
 def _merge(a: Point, b: Point) -> Point:

@@ -25,8 +25,14 @@ from holdfast.schema.events import as_number
 from holdfast.schema.verdicts import Outcome, Proof, Verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.diagnosis.run_state import AttemptState, RunState
 
+Answered = tuple[Literal["holds", "fails", "missing", "does not apply"], str]
+"""The answer of a proof, and its detail."""
+POSITIVE = ("loss-fell", "metric-rose")
+"""Proofs that show that the model learned."""
 EXIT_STATUS = {
     Outcome.LEARNED: 0,
     Outcome.UNPROVEN: 0,
@@ -69,11 +75,9 @@ def verdict(state: RunState) -> Verdict:
     if attempt.signals and attempt.signals[-1].ends_run:
         stopped_by = "terminate" if attempt.signals[-1].signal == "SIGTERM" else "user"
     if stopped_by in INTERRUPTED:
-        reason = INTERRUPTED[stopped_by]
+        reason = f"{INTERRUPTED[stopped_by]}, {describe_position(attempt)}"
         status = EXIT_STATUS[Outcome.INTERRUPTED] if stopped_by == "user" else TERMINATED
-        return Verdict(
-            outcome=Outcome.INTERRUPTED, reason=f"{reason}, {describe_position(attempt)}", exit_status=status
-        )
+        return Verdict(outcome=Outcome.INTERRUPTED, reason=reason, exit_status=status)
     proofs = collect_proofs(state)
     failure = find_learning_failure(state)
     if failure is not None:
@@ -108,15 +112,18 @@ def _explain_failure(attempt: AttemptState) -> str:
     rules = by_id()
     fatal = [finding for finding in attempt.findings if finding.severity == "fatal" and finding.rule in rules]
     best = max(fatal, key=lambda finding: rules[finding.rule].cause, default=None)
-    return (
-        best.message
-        if best is not None
-        else f"the command failed {describe_position(attempt)}, and no rule explains why"
-    )
+    if best is not None:
+        return best.message
+    return f"the command failed {describe_position(attempt)}, and no rule explains why"
 
 
 def collect_proofs(state: RunState) -> list[Proof]:
-    return [_fail_if_contradicted(proof, state) for proof in _check_all(state)]
+    proofs = []
+    for name, check in _CHECKS.items():
+        answer, detail = check(state)
+        proof = Proof(name=name, answer=answer, detail=detail, positive=name in POSITIVE and answer != "does not apply")
+        proofs.append(_fail_if_contradicted(proof, state))
+    return proofs
 
 
 def _fail_if_contradicted(proof: Proof, state: RunState) -> Proof:
@@ -127,21 +134,6 @@ def _fail_if_contradicted(proof: Proof, state: RunState) -> Proof:
             if now is not None and now.severity != "note":
                 return msgspec.structs.replace(proof, answer="fails", detail=f"{now.message} ({rule_id})")
     return proof
-
-
-def _check_all(state: RunState) -> list[Proof]:
-    return [
-        _check_loss_fell(state),
-        _check_metric_rose(state),
-        _check_metrics_not_zero(state),
-        _check_metric_reproduced(state),
-        _check_losses_finite(state),
-        _check_losses_vary(state),
-        _check_weights_moved(state),
-        _check_plan_done(state),
-        _check_saved_equals_live(state),
-        _check_checkpoint_reloads(state.attempt),
-    ]
 
 
 def _get_losses(state: RunState) -> Series:
@@ -157,36 +149,29 @@ def _get_losses(state: RunState) -> Series:
     return by_epoch
 
 
-def _check_loss_fell(state: RunState) -> Proof:
+def _check_loss_fell(state: RunState) -> Answered:
     losses = _get_losses(state)
     if not losses.count:
         why, _ = why_unseen(state.attempt)
-        unseen = "no loss was recorded" + (f" ({why})" if state.attempt.attached is None else "")
-        return Proof(name="loss-fell", positive=True, answer="missing", detail=unseen)
+        return "missing", "no loss was recorded" + (f" ({why})" if state.attempt.attached is None else "")
     move = fall(losses)
     if move is None:
-        detail = f"too few losses were recorded ({losses.count}) to tell a decrease from noise"
-        return Proof(name="loss-fell", positive=True, answer="missing", detail=detail)
+        return "missing", f"too few losses were recorded ({losses.count}) to tell a decrease from noise"
     numbers = f"from {move.early:.4g} to {move.late:.4g} (± {move.noise:.2g})"
     if not has_single_optimizer(state.attempt):
-        detail = f"the loss changed {numbers}, which is inconclusive because several optimizers are used"
-        return Proof(name="loss-fell", positive=True, answer="missing", detail=detail)
-    if move.beyond_noise and move.early - move.late < MIN_FALL * abs(move.early):
-        little = f"the loss decreased {numbers}, by less than {MIN_FALL:.0%}: too little to show learning"
-        return Proof(name="loss-fell", positive=True, answer="missing", detail=little)
+        return "missing", f"the loss changed {numbers}, which is inconclusive because several optimizers are used"
+    if not move.beyond_noise:
+        return "missing", f"the loss did not decrease significantly: {numbers}"
+    decreased = f"the loss decreased {numbers}"
+    if move.early - move.late < MIN_FALL * abs(move.early):
+        return "missing", f"{decreased}, by less than {MIN_FALL:.0%}: too little to show learning"
     first = losses.first
-    leapt = first is not None and 0.0 < ABOVE_ITS_START * first < move.late and not is_detector(state.attempt)
-    if move.beyond_noise and leapt:
-        worse = f"the loss decreased {numbers}, but is still higher than at the start ({first:.4g})"
-        return Proof(name="loss-fell", positive=True, answer="missing", detail=worse)
-    if move.beyond_noise:
-        return Proof(name="loss-fell", positive=True, answer="holds", detail=f"the loss decreased {numbers}")
-    return Proof(
-        name="loss-fell", positive=True, answer="missing", detail=f"the loss did not decrease significantly: {numbers}"
-    )
+    if first is not None and 0.0 < ABOVE_ITS_START * first < move.late and not is_detector(state.attempt):
+        return "missing", f"{decreased}, but is still higher than at the start ({first:.4g})"
+    return "holds", decreased
 
 
-def _check_metric_rose(state: RunState) -> Proof:
+def _check_metric_rose(state: RunState) -> Answered:
     """Check whether a score ends well above its first measurement, regardless of the attempt that made it."""
     newest = newest_of(state.validated)
     for name in newest.scores() if newest is not None else ():
@@ -194,180 +179,154 @@ def _check_metric_rose(state: RunState) -> Proof:
         if len(values) < MIN_VALIDATIONS or not all(map(math.isfinite, values)):
             continue
         first, late = values[0], values[-max(1, len(values) // 3) :]
-        risen = min(late) > first and max(late) > 1.05 * first
-        detail = f"{name} rose from {first:.4g} to {max(late):.4g} over {len(values)} validations"
-        if risen:
-            return Proof(name="metric-rose", positive=True, answer="holds", detail=detail)
-        detail = f"{name} did not improve significantly: from {first:.4g} to {values[-1]:.4g}"
-        return Proof(name="metric-rose", positive=True, answer="missing", detail=detail)
-    detail = "fewer than three validations with a score were recorded"
-    return Proof(name="metric-rose", answer="does not apply", detail=detail)
+        if min(late) > first and max(late) > 1.05 * first:
+            return "holds", f"{name} rose from {first:.4g} to {max(late):.4g} over {len(values)} validations"
+        return "missing", f"{name} did not improve significantly: from {first:.4g} to {values[-1]:.4g}"
+    return "does not apply", "fewer than three validations with a score were recorded"
 
 
-def _check_metric_reproduced(state: RunState) -> Proof:
-    """Compare the trainer's validation of the final checkpoint with the scores during training.
-
-    The best score may come from an earlier attempt.
-    """
+def _check_metric_reproduced(state: RunState) -> Answered:
+    """Compare the trainer's validation of the final checkpoint with the scores during training, in all attempts."""
     metrics = state.attempt.metrics
-    final = metrics.final
-    for name in metrics.scores() if final is not None else ():
-        again = as_number(final.values.get(name)) if final is not None else None
+    final = metrics.final.values if metrics.final is not None else {}
+    for name in metrics.scores():
+        again = as_number(final.get(name))
         before = [value for value in over_attempts(state.validated, name).values if math.isfinite(value)]
         if again is None or not before:
             continue
         best = max(before)
         if not best and not again:
-            detail = f"{name} was 0 during training and is 0 for the final checkpoint: there is nothing to reproduce"
-            return Proof(name="metric-reproduced", answer="does not apply", detail=detail)
-        detail = f"{name} of the final checkpoint is {again:.4g}; the best during training was {best:.4g}"
+            return (
+                "does not apply",
+                f"{name} was 0 during training and is 0 for the final checkpoint: there is nothing to reproduce",
+            )
         near = math.isfinite(again) and abs(again - best) <= max(NEAR_SCORE, NEAR_PART * best)
-        return Proof(name="metric-reproduced", answer="holds" if near else "fails", detail=detail)
-    detail = "the checkpoint was not validated again"
-    return Proof(name="metric-reproduced", answer="does not apply", detail=detail)
+        detail = f"{name} of the final checkpoint is {again:.4g}; the best during training was {best:.4g}"
+        return "holds" if near else "fails", detail
+    return "does not apply", "the checkpoint was not validated again"
 
 
-def _check_metrics_not_zero(state: RunState) -> Proof:
+def _check_metrics_not_zero(state: RunState) -> Answered:
     newest = next((metrics.latest for metrics in reversed(state.validated) if metrics.latest is not None), None)
     if newest is None:
-        return Proof(name="metrics-not-zero", answer="does not apply", detail="no metric was recorded")
-    latest = newest.values
-    scores = {name: as_number(value) for name, value in latest.items() if is_known_score(name)}
+        return "does not apply", "no metric was recorded"
+    scores = {name: as_number(value) for name, value in newest.values.items() if is_known_score(name)}
     if scores and not any(scores.values()):
-        return Proof(name="metrics-not-zero", answer="fails", detail="every metric of the last validation is 0")
+        return "fails", "every metric of the last validation is 0"
     nonfinite = [name for name, value in scores.items() if value is not None and not math.isfinite(value)]
     if nonfinite:
-        return Proof(
-            name="metrics-not-zero",
-            answer="fails",
-            detail=f"NaN or Inf in the last validation: {', '.join(nonfinite[:3])}",
-        )
-    return Proof(name="metrics-not-zero", answer="holds", detail="the metrics of the last validation are not all 0")
+        return "fails", f"NaN or Inf in the last validation: {', '.join(nonfinite[:3])}"
+    return "holds", "the metrics of the last validation are not all 0"
 
 
-def _check_losses_finite(state: RunState) -> Proof:
+def _check_losses_finite(state: RunState) -> Answered:
     loss = state.attempt.loss
     if not loss.count and not loss.nonfinite:
         loss = _get_losses(state)
     if not loss.count and not loss.nonfinite:
-        return Proof(name="losses-finite", answer="missing", detail="no loss was recorded")
+        return "missing", "no loss was recorded"
     if loss.nonfinite_in_a_row:
-        return Proof(
-            name="losses-finite",
-            answer="fails",
-            detail=f"the loss has been NaN or Inf since step {loss.nonfinite_since}",
-        )
-    detail = (
-        "every loss was finite"
-        if not loss.nonfinite
-        else f"{loss.nonfinite} losses were NaN or Inf, but training recovered"
-    )
-    return Proof(name="losses-finite", answer="holds", detail=detail)
+        return "fails", f"the loss has been NaN or Inf since step {loss.nonfinite_since}"
+    if loss.nonfinite:
+        return "holds", f"{loss.nonfinite} losses were NaN or Inf, but training recovered"
+    return "holds", "every loss was finite"
 
 
-def _check_losses_vary(state: RunState) -> Proof:
+def _check_losses_vary(state: RunState) -> Answered:
     losses = _get_losses(state)
-    points = losses.points
     if losses.count < MIN_LOSSES:
-        return Proof(name="losses-not-constant", answer="missing", detail="too few losses were recorded to check this")
-    if min(point.low for point in points) == max(point.high for point in points):
-        return Proof(name="losses-not-constant", answer="fails", detail=f"every loss was {points[0].mean:g}")
-    return Proof(name="losses-not-constant", answer="holds", detail="the losses vary")
+        return "missing", "too few losses were recorded to check this"
+    if losses.lowest == losses.highest:
+        return "fails", f"every loss was {losses.points[0].mean:g}"
+    return "holds", "the losses vary"
 
 
-def _check_weights_moved(state: RunState) -> Proof:
-    """Check the newest sample of the weights.
-
-    An attempt that resumes near the end may be over before its first sample. Then an earlier attempt has the newest one.
-    """
+def _check_weights_moved(state: RunState) -> Answered:
+    """Check the newest sample of the weights. It may be of an earlier attempt, if the newest was over before its first."""
     checked = [attempt.weights for attempt in state.ancestry if attempt.weights.weight_updates is not None]
     seen = checked[-1].weight_updates if checked else None
     if seen is None:
-        return Proof(name="weights-moved", answer="missing", detail="no weights were sampled")
+        return "missing", "no weights were sampled"
     stuck = [tensor.name for tensor in seen.stuck if tensor.update_ulps is not None and tensor.update_ulps >= 1.0]
     if stuck:
-        detail = f"these weights did not change although their gradients are nonzero: {', '.join(stuck[:3])}"
-        return Proof(name="weights-moved", answer="fails", detail=detail)
+        return "fails", f"these weights did not change although their gradients are nonzero: {', '.join(stuck[:3])}"
+    if seen.moved:
+        return "holds", f"{seen.moved} of {seen.checked} tensors changed in the last step that was checked"
     most_moved = max(weights.most_moved for weights in checked)
-    if not seen.moved and most_moved:
-        detail = f"{most_moved} tensors changed during the run, but none in the last step that was checked"
-        return Proof(name="weights-moved", answer="holds", detail=detail)
-    if not seen.moved:
-        without = (
-            " and none of them received a gradient"
-            if len(seen.no_gradient) + len(seen.zero_gradient) >= seen.checked
-            else ""
-        )
-        detail = f"none of the {seen.checked} weight tensors changed{without}"
-        return Proof(name="weights-moved", answer="fails", detail=detail)
-    detail = f"{seen.moved} of {seen.checked} tensors changed in the last step that was checked"
-    return Proof(name="weights-moved", answer="holds", detail=detail)
+    if most_moved:
+        return "holds", f"{most_moved} tensors changed during the run, but none in the last step that was checked"
+    without_gradient = len(seen.no_gradient) + len(seen.zero_gradient) >= seen.checked
+    why = " and none of them received a gradient" if without_gradient else ""
+    return "fails", f"none of the {seen.checked} weight tensors changed{why}"
 
 
-def _check_plan_done(state: RunState) -> Proof:
+def _check_plan_done(state: RunState) -> Answered:
     attempt = next((a for a in reversed(state.ancestry) if a.epoch is not None), state.attempt)
     done = attempt.epoch is not None and attempt.planned_epochs is not None and attempt.epoch >= attempt.planned_epochs
     gap = gap_after(state.attempt)
     if gap is not None and not done:
         place = f" after step {gap}" if gap else ""
-        detail = f"cannot be checked: events{place} are missing from the journal ({state.attempt.last_step} steps were completed)"
-        return Proof(name="planned-steps-done", answer="does not apply", detail=detail)
+        steps = state.attempt.last_step
+        return (
+            "does not apply",
+            f"cannot be checked: events{place} are missing from the journal ({steps} steps were completed)",
+        )
     if attempt.planned_epochs is None or attempt.epoch is None:
         return _check_schedule_done(attempt)
     detail = f"{attempt.epoch} of {attempt.planned_epochs} epochs"
-    if attempt.epoch < attempt.planned_epochs:
-        return Proof(name="planned-steps-done", answer="missing", detail=f"{detail}: the command stopped early")
-    return Proof(name="planned-steps-done", answer="holds", detail=detail)
+    return ("holds", detail) if done else ("missing", f"{detail}: the command stopped early")
 
 
-def _check_schedule_done(attempt: AttemptState) -> Proof:
+def _check_schedule_done(attempt: AttemptState) -> Answered:
     """Take the number of planned steps from the learning rate schedule."""
-    schedule = next((s for s in attempt.rates.schedules.values() if s.planned is not None and s.done is not None), None)
-    if schedule is None or schedule.planned is None or schedule.done is None:
-        detail = "the number of planned steps is unknown"
-        return Proof(name="planned-steps-done", answer="does not apply", detail=detail)
-    detail = f"{schedule.scheduler} was configured for {schedule.planned} steps; {schedule.done} were done"
-    answer: Literal["holds", "missing"] = "holds" if schedule.done >= schedule.planned else "missing"
-    return Proof(name="planned-steps-done", answer=answer, detail=detail)
+    for schedule in attempt.rates.schedules.values():
+        if schedule.planned is not None and schedule.done is not None:
+            detail = f"{schedule.scheduler} was configured for {schedule.planned} steps; {schedule.done} were done"
+            return "holds" if schedule.done >= schedule.planned else "missing", detail
+    return "does not apply", "the number of planned steps is unknown"
 
 
-def _check_checkpoint_reloads(attempt: AttemptState) -> Proof:
+def _check_checkpoint_reloads(state: RunState) -> Answered:
+    attempt = state.attempt
     tried = [reloaded for reloaded in attempt.reloaded.values() if reloaded.loads is not None]
     if not tried:
         for unread in attempt.reloaded.values():
-            detail = f"{unread.path} was not reloaded: {unread.why}"
-            return Proof(name="checkpoint-reloads", answer="does not apply", detail=detail)
-        detail = "no checkpoint was saved" if not attempt.saves.count else "no saved file could be reloaded"
-        return Proof(name="checkpoint-reloads", answer="does not apply", detail=detail)
+            return "does not apply", f"{unread.path} was not reloaded: {unread.why}"
+        missing = "no saved file could be reloaded" if attempt.saves.count else "no checkpoint was saved"
+        return "does not apply", missing
     for reloaded in reversed(tried):
         if not reloaded.loads:
-            detail = f"{reloaded.path} does not load: {reloaded.why}"
-            return Proof(name="checkpoint-reloads", answer="fails", detail=detail)
+            return "fails", f"{reloaded.path} does not load: {reloaded.why}"
         if reloaded.nonfinite:
-            detail = f"{reloaded.path} contains NaN or Inf: {', '.join(reloaded.nonfinite[:3])}"
-            return Proof(name="checkpoint-reloads", answer="fails", detail=detail)
+            return "fails", f"{reloaded.path} contains NaN or Inf: {', '.join(reloaded.nonfinite[:3])}"
     detail = f"{tried[-1].path} loads: {tried[-1].tensors} tensors, all finite"
     total = max(reloaded.of for reloaded in tried)
     if total > len(tried):
         detail += f"; only the newest {len(tried)} of {total} checkpoints were reloaded"
-    return Proof(name="checkpoint-reloads", answer="holds", detail=detail)
+    return "holds", detail
 
 
-def _check_saved_equals_live(state: RunState) -> Proof:
+def _check_saved_equals_live(state: RunState) -> Answered:
     compared = [saved for attempt in state.ancestry for saved in attempt.saves.by_path.values() if saved.compared]
     if not compared:
-        return Proof(
-            name="saved-equals-live",
-            answer="does not apply",
-            detail="no saved weights could be compared with the model in memory",
-        )
+        return "does not apply", "no saved weights could be compared with the model in memory"
     newest = compared[-1]
     if newest.nonfinite:
-        return Proof(name="saved-equals-live", answer="fails", detail=f"{newest.path} contains NaN or Inf")
+        return "fails", f"{newest.path} contains NaN or Inf"
     if newest.matches in MATCHES:
-        return Proof(
-            name="saved-equals-live",
-            answer="holds",
-            detail=f"{newest.path} matches the weights in memory{MATCHES[newest.matches]}",
-        )
-    return Proof(name="saved-equals-live", answer="missing", detail=f"{newest.path} differs from the weights in memory")
+        return "holds", f"{newest.path} matches the weights in memory{MATCHES[newest.matches]}"
+    return "missing", f"{newest.path} differs from the weights in memory"
+
+
+_CHECKS: dict[str, Callable[[RunState], Answered]] = {
+    "loss-fell": _check_loss_fell,
+    "metric-rose": _check_metric_rose,
+    "metrics-not-zero": _check_metrics_not_zero,
+    "metric-reproduced": _check_metric_reproduced,
+    "losses-finite": _check_losses_finite,
+    "losses-not-constant": _check_losses_vary,
+    "weights-moved": _check_weights_moved,
+    "planned-steps-done": _check_plan_done,
+    "saved-equals-live": _check_saved_equals_live,
+    "checkpoint-reloads": _check_checkpoint_reloads,
+}

@@ -1,17 +1,18 @@
-"""Remedies that change the batch size: fewer samples in memory at once, with the same update if possible."""
+"""Remedies that change the batch size, with the same update if possible, or the learning rate, only if necessary."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.remedies.learning_rate import scale_rate
-from holdfast.remedies.step import Remedy, RemedyStep, all_or_nothing
+from holdfast.remedies.step import Remedy, all_or_nothing, remedy_step
 
 if TYPE_CHECKING:
     from holdfast.remedies.context import RemedyContext
     from holdfast.schema.verdicts import Change
 
 MAX_ACCUMULATED = 4
+MAX_HALVINGS = 3
+"""If an eighth of the learning rate does not help, the learning rate is not the reason."""
 NOISE = "the results differ: a smaller effective batch makes updates noisier"
 SLOWER = "slower: more and smaller batches; batch normalization uses fewer images at a time"
 
@@ -46,11 +47,10 @@ def _shrink_batch(context: RemedyContext, min_batch: int) -> Remedy | None:
         return all_or_nothing(f"{description}the effective batch stays {after}.", *changes)
     rate, sentence = scale_rate(context, after / before)
     description += describe_change(before, after)
-    description += (
-        ""
-        if accumulates
-        else ", because this command has no known flag for gradient accumulation (a plan can define one in `flags`)"
-    )
+    if not accumulates:
+        description += (
+            ", because this command has no known flag for gradient accumulation (a plan can define one in `flags`)"
+        )
     return all_or_nothing(f"{description}. {sentence}", *changes, *rate)
 
 
@@ -58,33 +58,39 @@ def describe_change(before: int, after: int) -> str:
     return f"the effective batch changes from {before} to {after}"
 
 
-MICRO_BATCH = RemedyStep(
-    "micro-batch",
-    "Halve the micro-batch (the images that are processed at once) and double the gradient accumulation. This can be repeated "
-    "until the micro-batch is 2. The effective batch size (the images per weight update) stays the same. If it cannot be kept, "
-    "for example because a command has no flag for accumulation, the learning rate is scaled in proportion, and the report says so.",
-    SLOWER,
-    lambda context: _shrink_batch(context, 2),
-)
-BATCH_OF_ONE = RemedyStep(
-    "batch-of-one",
-    "Reduce the micro-batch to a single image. This comes late in the list because batch normalization then uses only one image "
-    "at a time.",
-    "slower; models with batch normalization become less accurate",
-    lambda context: _shrink_batch(context, 1),
-)
+@remedy_step(SLOWER)
+def micro_batch(context: RemedyContext) -> Remedy | None:
+    """Halve the micro-batch (the images that are processed at once) and double the gradient accumulation. This can be repeated
+    until the micro-batch is 2. The effective batch size (the images per weight update) stays the same. If it cannot be kept,
+    for example because a command has no flag for accumulation, the learning rate is scaled in proportion, and the report says
+    so.
+    """
+    return _shrink_batch(context, 2)
 
 
-def _accumulate_less(context: RemedyContext) -> Remedy | None:
+@remedy_step("slower; models with batch normalization become less accurate")
+def batch_of_one(context: RemedyContext) -> Remedy | None:
+    """Reduce the micro-batch to a single image. This comes late in the list because batch normalization then uses only one
+    image at a time.
+    """
+    return _shrink_batch(context, 1)
+
+
+@remedy_step(NOISE)
+def accumulate_less(context: RemedyContext) -> Remedy | None:
+    """On MPS, accumulate gradients over at most 4 batches. The learning rate is scaled in proportion, and the report states
+    the new effective batch size. This comes late in the list: some users reported fewer crashes with it, but accumulation was
+    never shown to be the cause.
+    """
     times = int(context.settings.get("accumulation") or 1)
     if context.device != "mps" or context.batch is None or times <= MAX_ACCUMULATED:
         return None
     full, less = times * context.batch, MAX_ACCUMULATED * context.batch
     change = context.change("accumulation", MAX_ACCUMULATED, why=describe_change(full, less), costs=NOISE)
-    return accumulate_less(context, full, less, change)
+    return accumulate_fewer(context, full, less, change)
 
 
-def accumulate_less(context: RemedyContext, full: int, less: int, *changes: Change | None) -> Remedy | None:
+def accumulate_fewer(context: RemedyContext, full: int, less: int, *changes: Change | None) -> Remedy | None:
     """Return a remedy with these changes of the effective batch, and the learning rate in proportion."""
     rate, sentence = scale_rate(context, less / full)
     return all_or_nothing(
@@ -93,16 +99,6 @@ def accumulate_less(context: RemedyContext, full: int, less: int, *changes: Chan
         *changes,
         *rate,
     )
-
-
-ACCUMULATE_LESS = RemedyStep(
-    "accumulate-less",
-    "On MPS, accumulate gradients over at most 4 batches. The learning rate is scaled in proportion, and the report states the new "
-    "effective batch size. This comes late in the list: some users reported fewer crashes with it, but accumulation was never "
-    "shown to be the cause.",
-    NOISE,
-    _accumulate_less,
-)
 
 
 def restore_accumulation(context: RemedyContext) -> list[Change | None]:
@@ -114,3 +110,44 @@ def restore_accumulation(context: RemedyContext) -> list[Change | None]:
         if less is not None and "batch" not in changes and less.after < less.before:
             before |= {name: change.before for name, change in changes.items()}
     return [context.change(name, value, why="restores the full effective batch") for name, value in before.items()]
+
+
+def scale_rate(context: RemedyContext, factor: float) -> tuple[list[Change | None], str]:
+    """Return the changes that scale the learning rate with the effective batch, if it is known, and a sentence about them."""
+    why = f"in proportion to the effective batch: x {factor:.4g}"
+    found = change_rate(context, factor, why=why, costs="the results differ")
+    if found is None:
+        return [], "The learning rate is unknown and stays the same: adjust it to the smaller batch if you can."
+    changes, before, after = found
+    return changes, f"The learning rate is scaled with it, from {before:g} to {after:g}."
+
+
+def change_rate(
+    context: RemedyContext, factor: float, *, why: str, costs: str
+) -> tuple[list[Change | None], float, float] | None:
+    """Return the changes that multiply the learning rate by `factor`, and the rate before and after."""
+    rate, fixed = context.framework.learning_rate(context)
+    if not rate:
+        return None
+    # This rounding is far too small to affect the result, and the result is easier to read on a command line.
+    after = float(f"{rate * factor:.6g}")
+    return [*fixed, context.change("lr0", after, why=why, costs=costs)], rate, after
+
+
+@remedy_step("the results differ: the model learns more slowly")
+def half_rate(context: RemedyContext) -> Remedy | None:
+    """Halve the learning rate. This can be repeated, at most three times for a finding. If the framework chooses the optimizer
+    itself (`optimizer=auto`) and ignores the learning rate that is set, the optimizer that it chose is set explicitly as well.
+    """
+    halved = [tried for tried in context.tried if tried.cause == context.cause and context.sets("lr0", tried.changes)]
+    why, costs = (
+        "a learning rate that is too high is the usual reason",
+        "the results differ: the model learns more slowly",
+    )
+    found = change_rate(context, 0.5, why=why, costs=costs)
+    if found is None or len(halved) >= MAX_HALVINGS:
+        return None
+    changes, before, after = found
+    return all_or_nothing(
+        f"Halving the learning rate from {before:g} to {after:g}: this differs from what you configured.", *changes
+    )

@@ -137,10 +137,7 @@ def get_known_name(spelling: str) -> str | None:
 def rewrite_command(
     command: Sequence[str], spelling: str, value: Any, flags: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return the command with another value for one setting, at every occurrence.
-
-    If only the plan's `flags` define the setting, append it.
-    """
+    """Return the command with another value at every occurrence of a setting; appended if only `flags` define it."""
     new = list(command)
     places = [
         setting for setting in settings_in(command, flags) if _normalize(setting.spelling) == _normalize(spelling)

@@ -9,7 +9,7 @@ from holdfast.diagnosis.exits import exception_words
 from holdfast.diagnosis.rules import by_id
 from holdfast.diagnosis.versions import versions_of
 from holdfast.frameworks import by_name, find_framework
-from holdfast.remedies.command_line import OTHER_NAMES, get_known_name, spelling_of, values_in
+from holdfast.remedies.command_line import OTHER_NAMES, get_known_name, is_spelling, spelling_of, values_in
 from holdfast.schema.devices import parse_device
 from holdfast.schema.verdicts import Action, Change
 
@@ -102,9 +102,8 @@ class RemedyContext:
 
     def original_value(self, name: str) -> Any:
         """Return the value of a setting before any remedy changed it."""
-        return next(
-            (change.before for change in self.changes if self.get_name(change.setting) == name), self.settings.get(name)
-        )
+        before = (change.before for change in self.changes if self.get_name(change.setting) == name)
+        return next(before, self.settings.get(name))
 
     def has_tried(self, changes: Sequence[Change]) -> bool:
         """Return whether all of these changes were already made in this run."""
@@ -131,13 +130,10 @@ class RemedyContext:
 
     def change(self, name: str, after: Any, *, why: str, costs: str = "") -> Change | None:
         """Return a change of one setting; None if it already has the value, must not change, or cannot be set from outside."""
-        before = self._get_value(name)
-        if before == after or not self.may_change_setting(name):
+        before, setting = self._get_value(name), self._get_spelling(name)
+        if before == after or setting is None or not self.may_change_setting(name):
             return None
-        setting = self._get_spelling(name)
-        return (
-            Change(setting=setting, before=before, after=after, why=why, costs=costs) if setting is not None else None
-        )
+        return Change(setting=setting, before=before, after=after, why=why, costs=costs)
 
     def can_set(self, name: str) -> bool:
         return self.may_change_setting(name) and self._get_spelling(name) is not None
@@ -162,10 +158,8 @@ class RemedyContext:
 
     def get_name(self, what: str) -> str:
         """Return Holdfast's name for the setting of a change."""
-        get_name = {spelling: OTHER_NAMES.get(name, name) for name, spelling in self.plan.flags.items()}
-        return (
-            get_name.get(what) or (get_known_name(what) if what.startswith("-") or what.endswith("=") else None) or what
-        )
+        by_flag = {spelling: OTHER_NAMES.get(name, name) for name, spelling in self.plan.flags.items()}
+        return by_flag.get(what) or (get_known_name(what) if is_spelling(what) else None) or what
 
 
 def build_remedy_context(state: RunState, plan: Plan, cause: str) -> RemedyContext:

@@ -22,10 +22,7 @@ MIN_EXPECTED_S = 10.0
 
 
 def expected_attempt_seconds(state: RunState) -> float | None:
-    """Return the expected duration of an attempt of this run, from the attempts before it; None if there are none.
-
-    The interval between snapshots depends on it.
-    """
+    """Return the expected duration of an attempt, from those before it; None if there are none."""
     durations = [attempt.ended.seconds for attempt in state.attempts if attempt.ended is not None]
     return max(MIN_EXPECTED_S, sum(durations) / len(durations)) if durations else None
 
@@ -47,15 +44,10 @@ def asks_for_snapshot(finding: Finding, plan: Plan) -> bool:
 def worth_a_restart(finding: Finding, state: RunState, plan: Plan) -> bool:
     """Return whether a finding about a running training is worth a restart in a new process with a changed setting."""
     rule = by_id().get(finding.rule)
-    if (
-        rule is None
-        or not rule.restarts_while_running
-        or finding.severity == "note"
-        or plan.observe_only
-        or plan.on_finding != "act"
-    ):
+    may_restart = plan.on_finding == "act" and plan.policy.planned_restarts and not plan.observe_only
+    if not may_restart or rule is None or not rule.restarts_while_running or finding.severity == "note":
         return False
-    remedy = remedy_for(state, plan, finding.rule) if plan.policy.planned_restarts else None
+    remedy = remedy_for(state, plan, finding.rule)
     return remedy is not None and bool(remedy.changes)
 
 
@@ -70,18 +62,16 @@ def suspects_device(state: RunState) -> bool:
 
 def corrupt_from_step(state: RunState, remedy: Remedy | None) -> int | None:
     """Return the first step whose saved state must not be resumed from; None if everything this attempt saved is good."""
-    if remedy is None or not remedy.from_start:
-        return None
-    finding = state.attempt.find_finding(cause_of(state.attempt) or "")
-    return (finding.corrupt_from if finding is not None else None) or 1
+    return _find_corrupt_step(state) if remedy is not None and remedy.from_start else None
 
 
 def corrupt_from_of_last_attempt(state: RunState) -> int | None:
     """For a run that is resumed: return the first step at which the state of its newest attempt is corrupt."""
-    cause = cause_of(state.attempt)
-    if not corrupts_state(cause):
-        return None
-    finding = state.attempt.find_finding(cause or "")
+    return _find_corrupt_step(state) if corrupts_state(cause_of(state.attempt)) else None
+
+
+def _find_corrupt_step(state: RunState) -> int:
+    finding = state.attempt.find_finding(cause_of(state.attempt) or "")
     return (finding.corrupt_from if finding is not None else None) or 1
 
 
@@ -101,11 +91,9 @@ def after_end(
     wait = min(MAX_WAIT_S, plan.backoff_s * (1 if came_further else 2 ** (len(state.attempts) - 1)))
     if changes or planned or (is_external(cause) and attempt.steps and resume.checkpoint is not None):
         wait = 0.0  # waiting would not help
-    how = (
-        f"resuming from {resume.checkpoint} (step {resume.step})"
-        if resume.checkpoint
-        else f"starting over: {resume.why}"
-    )
+    how = f"starting over: {resume.why}"
+    if resume.checkpoint:
+        how = f"resuming from {resume.checkpoint} (step {resume.step})"
     why = [planned or f"attempt {attempt.number} ended {describe_position(attempt)}"]
     why += [_to_clause(remedy.description)] if remedy is not None and remedy.description else []
     return Decision(
@@ -134,17 +122,15 @@ def is_over(state: RunState) -> bool:
     """
     if state.ended is None or state.ended.verdict == Outcome.INTERRUPTED:
         return False
-    return state.ended.verdict in (Outcome.LEARNED, Outcome.UNPROVEN) or (
-        bool(state.attempts) and state.attempt.finished
-    )
+    finished = bool(state.attempts) and state.attempt.finished
+    return finished or state.ended.verdict in (Outcome.LEARNED, Outcome.UNPROVEN)
 
 
 def reason_to_stop(
     state: RunState, plan: Plan, *, attempts_left: int, resume: Resume, remedy: Remedy | None = None
 ) -> tuple[StopReason, str] | None:
     """Return the first reason to stop that applies, as a code and as text; None if there is no reason."""
-    without_remedy = remedy is None
-    attempt, cause = state.attempt, cause_of(state.attempt)
+    attempt, cause, without_remedy = state.attempt, cause_of(state.attempt), remedy is None
     ended = attempt.ended
     if ended is None:
         return "not-ended", "the attempt has not ended"
@@ -166,11 +152,7 @@ def reason_to_stop(
             "mistake",
             f"it failed {describe_position(attempt)}: a restart would fail the same way",
         ),
-        (
-            attempts_left <= 0 and not ended.planned,
-            "no-attempt-left",
-            _out_of_attempts(plan, resume),
-        ),
+        (attempts_left <= 0 and not ended.planned, "no-attempt-left", _out_of_attempts(plan, resume)),
         (
             without_remedy and without_progress(state),
             "no-progress",

@@ -1,5 +1,5 @@
-"""Finds the steps of a finding's remedies. To add a step, define a `RemedyStep` in a module of this package, or in the
-`remedies` of a framework, and name its id in the rules that it is for.
+"""Finds the steps of a finding's remedies. To add a step, write a function with `remedy_step` in a module of this package, or
+in the `remedies` of a framework, and name its id in the rules that it is for.
 """
 
 from __future__ import annotations

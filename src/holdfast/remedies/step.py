@@ -32,7 +32,7 @@ class RemedyStep:
 
     id: str
     summary: str
-    """One sentence for the documentation page of the remedies."""
+    """For the documentation page of the remedies."""
     costs: str
     """The cost in accuracy and time."""
     remedy: Callable[[RemedyContext], Remedy | None]
@@ -40,6 +40,17 @@ class RemedyStep:
     framework: str = ""
     """The only framework that the step is for; empty: any. There it replaces a general step with the same id: then `summary`
     and `costs` only say what differs."""
+
+
+def remedy_step(costs: str) -> Callable[[Callable[[RemedyContext], Remedy | None]], RemedyStep]:
+    """Make a step of a function. Its name is the id, its docstring the summary, and its package the framework."""
+
+    def make(function: Callable[[RemedyContext], Remedy | None]) -> RemedyStep:
+        framework = function.__module__.partition(".frameworks.")[2].partition(".")[0]
+        summary = " ".join((function.__doc__ or "").split())
+        return RemedyStep(function.__name__.replace("_", "-"), summary, costs, function, framework)
+
+    return make
 
 
 def remedy(description: str, *changes: Change | None) -> Remedy | None:
@@ -50,5 +61,4 @@ def remedy(description: str, *changes: Change | None) -> Remedy | None:
 
 def all_or_nothing(description: str, *changes: Change | None) -> Remedy | None:
     """Return a remedy with all of these changes; None if any of them is None, because they only make sense together."""
-    present = [change for change in changes if change is not None]
-    return Remedy(description, present) if len(present) == len(changes) else None
+    return None if None in changes else remedy(description, *changes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.diagnosis.aggregators.running_stats import RunningMedian, Streak
-from holdfast.diagnosis.series import Series
+from holdfast.diagnosis.series import Series, span_of
 from holdfast.schema import events
 
 MAX_HASHES = 4096
@@ -34,15 +34,12 @@ class Batches:
         self._hashes: set[str] = set()
 
     def fold(self, event: events.Step | events.Steps) -> None:
+        if event.samples and event.backwards:
+            self._add_size(event.samples / event.backwards, *span_of(event))
         if isinstance(event, events.Step):
-            if event.samples and event.backwards:
-                self._add_size(event.samples / event.backwards, event.step, event.step)
             if event.batch is not None:
                 self._add_hash(event.batch)
-            return
-        if event.samples and event.backwards:
-            self._add_size(event.samples / event.backwards, event.first, event.last)
-        if event.different > 1:
+        elif event.different > 1:
             self.hashed += event.batches
             self.same_in_a_row = 1
             self.different = max(self.different, event.different)
@@ -52,12 +49,11 @@ class Batches:
 
     def _add_size(self, samples: float, first: int, last: int) -> None:
         count = last - first + 1
-        self.samples.add_many(last, n=count, mean=samples, low=samples, high=samples, zeros=0, last=samples)
+        self.samples.add(last, samples, count)
         if self.typical.count >= MIN_FOR_TYPICAL and samples <= SMALL * self.typical.median:
             self.small.add(last, count, first)
         else:
-            if self.small.count:
-                self.small.end()
+            self.small.end()
             self.typical.add(samples, count)
 
     def _add_hash(self, batch: str) -> None:

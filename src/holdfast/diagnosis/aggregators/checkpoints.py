@@ -1,13 +1,15 @@
-"""Saved files, and whether they contain the live weights."""
+"""Saved checkpoints and snapshots: what they contain, what they cost, and the results of restoring them."""
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.schema import events
 
 MAX_PATHS = 256
+MAX_SNAPSHOTS = 16
 MIN_STEPS_AFTER = 20
 """After the final save of a training, there are fewer steps than this."""
 
@@ -42,3 +44,24 @@ class CheckpointSaves:
             self.by_path[event.path] = event
             if len(self.by_path) > MAX_PATHS:
                 del self.by_path[next(iter(self.by_path))]
+
+
+class Snapshots:
+    def __init__(self) -> None:
+        self.newest: events.Snapshot | None = None
+        self.known: deque[events.Snapshot] = deque(maxlen=MAX_SNAPSHOTS)
+        self.count = 0
+        self.stall = 0.0
+        """Total seconds that the training waited for snapshots."""
+        self.failed: events.SnapshotFailed | None = None
+        """The newest snapshot that could not be written, if none was written after it."""
+        self.corrupt: deque[events.SnapshotCorrupt] = deque(maxlen=MAX_SNAPSHOTS)
+        self.restored: events.Restored | None = None
+        self.replayed: events.Replayed | None = None
+
+    def fold(self, event: events.Snapshot) -> None:
+        self.newest = event
+        self.known.append(event)
+        self.count += 1
+        self.stall += event.stall
+        self.failed = None

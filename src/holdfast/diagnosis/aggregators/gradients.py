@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from holdfast.diagnosis.aggregators.losses import add_value
 from holdfast.diagnosis.aggregators.running_stats import RunningMedian, Streak
-from holdfast.diagnosis.series import Series
+from holdfast.diagnosis.series import Series, span_of
 from holdfast.schema import events
 from holdfast.schema.events import as_finite, as_number
 
@@ -61,49 +60,32 @@ class Gradients:
 
     def fold_steps(self, event: events.Step | events.Steps) -> None:
         self.others = self.others or bool(event.other_steps)
-        solved = event.loss.zeros > 0 if isinstance(event.loss, events.WindowStats) else event.loss == 0.0
-        if solved and self.zero.count:
-            self.zero.end()
-        if event.grad_norm is None:
-            return
-        add_value(self.norms, event, event.grad_norm)
         norm = event.grad_norm
-        if isinstance(event, events.Step):
-            value = as_number(norm) if not isinstance(norm, events.WindowStats) else norm.mean
-            value = 0.0 if value is None else value
-            low, high = (value, value) if math.isfinite(value) else (math.inf, 0.0)
-            first, last, n, nonfinite = event.step, event.step, int(math.isfinite(value)), int(not math.isfinite(value))
-        elif isinstance(norm, events.WindowStats):
-            low, high = norm.low, norm.high
-            first, last, n, nonfinite = event.first, event.last, norm.n, norm.nonfinite
-        else:
+        solved = event.loss.zeros > 0 if isinstance(event.loss, events.WindowStats) else event.loss == 0.0
+        if solved:
+            self.zero.end()
+        if norm is None:
             return
-        self._fold_nonfinite_norms(first, last, n, nonfinite)
-        if n:
-            self._fold_zero(first, last, n, zero=high == 0.0 and not solved)
-            self._fold_far_above(first, last, n, (low, high))
-
-    def _fold_nonfinite_norms(self, first: int, last: int, n: int, nonfinite: int) -> None:
+        self.norms.add_event(event, norm)
+        first, last = span_of(event)
+        if isinstance(norm, events.WindowStats):
+            low, high, n, nonfinite = norm.low, norm.high, norm.n, norm.nonfinite
+        else:
+            low = high = as_number(norm) or 0.0
+            n, nonfinite = (1, 0) if math.isfinite(low) else (0, 1)
         if nonfinite and not n:
             self.nonfinite_norms.add(last, nonfinite, first)
-        elif self.nonfinite_norms.count:
+        else:
             self.nonfinite_norms.end()
-
-    def _fold_zero(
-        self,
-        first: int,
-        last: int,
-        n: int,
-        *,
-        zero: bool,
-    ) -> None:
-        if zero:
+        if not n:
+            return
+        if high == 0.0 and not solved:
             self.zero.add(last, n, first)
-        elif self.zero.count:
+        else:
             self.zero.end()
+        self._fold_far_above(first, last, n, low, high)
 
-    def _fold_far_above(self, first: int, last: int, n: int, between: tuple[float, float]) -> None:
-        low, high = between
+    def _fold_far_above(self, first: int, last: int, n: int, low: float, high: float) -> None:
         self.seen_nonzero = self.seen_nonzero or high > 0.0
         typical = self.typical_norm
         if typical.count >= MIN_FOR_TYPICAL and low > FAR_ABOVE * typical.median:
@@ -111,8 +93,7 @@ class Gradients:
                 self.jumped = low > SUDDEN * self._norm_before
             self.far_above.add(last, n, first)
         else:
-            if self.far_above.count:
-                self.far_above.end()
+            self.far_above.end()
             typical.add(math.sqrt(low * high) if low > 0.0 else high, n)
             self._norm_before = high
 

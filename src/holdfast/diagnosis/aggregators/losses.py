@@ -1,13 +1,16 @@
-"""Losses and their components, by step."""
+"""Losses, their components, and learning rates, by step."""
 
 from __future__ import annotations
 
 import statistics
 from collections import deque
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.diagnosis.series import Series
-from holdfast.schema.events import Step, Steps, WindowStats, as_number
+from holdfast.diagnosis.series import Series, span_of
+from holdfast.schema.events import WindowStats
+
+if TYPE_CHECKING:
+    from holdfast.schema.events import Schedule, Step, Steps
 
 EARLY = 20
 """Number of first losses that represent the untrained model."""
@@ -16,6 +19,8 @@ FAR = 10.0
 LEAP = 5.0
 """A loss has left its start if it is this many times the very first loss, which was computed before any step."""
 RECENT = 128
+VANISHED = 1e-8
+"""As a fraction of its own peak: a rate this small changes nothing that float32 can represent."""
 
 
 class Recent(NamedTuple):
@@ -60,7 +65,7 @@ class Losses:
     def fold(self, event: Step | Steps) -> None:
         count = self.whole.count
         same = self.whole.same_in_a_row
-        add_value(self.whole, event, event.loss)
+        self.whole.add_event(event, event.loss)
         if event.other_steps:
             self.others += sum(event.other_steps.values())
         if event.instances is not None:
@@ -73,21 +78,16 @@ class Losses:
     def _fold_parts(self, event: Step | Steps) -> None:
         labelled = event.instances != 0
         for name, value in (event.parts or {}).items():
-            series = self.parts.get(name)
-            if series is None:
-                series = self.parts[name] = Series()
+            series = self.parts.setdefault(name, Series())
             before = series.zeros_at_first
-            add_value(series, event, value)
+            series.add_event(event, value)
             if labelled:
                 zeros = self.labelled_zeros_at_first.get(name, 0)
                 self.labelled_zeros_at_first[name] = zeros + series.zeros_at_first - before
 
     def _fold_loss(self, event: Step | Steps, loss: float | str | WindowStats, n: int, same: int) -> None:
-        if isinstance(loss, WindowStats):
-            low, mean = loss.low, loss.mean
-        else:
-            low = mean = float(loss)
-        self.recent.append(Recent(event.step if isinstance(event, Step) else event.last, n, mean))
+        low, mean = (loss.low, loss.mean) if isinstance(loss, WindowStats) else (float(loss), float(loss))
+        self.recent.append(Recent(span_of(event)[1], n, mean))
         rate = n if event.lr and max(event.lr) > 0.0 else 0
         is_same = self.whole.same_in_a_row == same + n
         self.same_at_rate = self.same_at_rate + rate if is_same else min(rate, self.whole.same_in_a_row)
@@ -105,11 +105,27 @@ class Losses:
             self.far_steps = self.far_steps + n if low > self._far else 0
 
 
-def add_value(series: Series, event: Step | Steps, value: float | str | WindowStats | None) -> None:
-    """Add the value of a step, or the statistics of a window at its last step."""
-    if isinstance(value, WindowStats):
-        series.add_window(event.last if isinstance(event, Steps) else event.step, value)
-    else:
-        number = as_number(value)
-        if number is not None:
-            series.add(event.step if isinstance(event, Step) else event.last, number)
+class LearningRates:
+    def __init__(self) -> None:
+        self.highest = Series()
+        """The highest rate of all parameter groups, by step."""
+        self.latest: list[float] = []
+        self.vanished_steps = 0
+        """Number of consecutive steps, up to the newest, whose rate is practically zero compared with the earlier peak; and
+        the first of these steps."""
+        self.vanished_since: int | None = None
+        self.schedules: dict[str, Schedule] = {}
+
+    def fold(self, event: Step | Steps) -> None:
+        if not event.lr:
+            return
+        self.latest = event.lr
+        highest = max(event.lr)
+        first, last = span_of(event)
+        count = last - first + 1
+        self.highest.add(last, highest, count)
+        if highest > VANISHED * self.highest.highest:
+            self.vanished_steps, self.vanished_since = 0, None
+        else:
+            self.vanished_steps += count
+            self.vanished_since = first if self.vanished_since is None else self.vanished_since

@@ -6,6 +6,7 @@ from collections import deque
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.diagnosis.series import merge_pairs
 from holdfast.schema.devices import parse_device
 
 if TYPE_CHECKING:
@@ -129,10 +130,7 @@ class Memory:
 
     @property
     def is_analysis_due(self) -> bool:
-        """Whether to analyze the series now: every few samples, and less and less often.
-
-        A long series changes slowly, and fitting it takes a millisecond.
-        """
+        """Whether to analyze the series now: less and less often, because a long series changes slowly."""
         return self.count % max(4, self.count // 64) == 0
 
     @property
@@ -151,32 +149,30 @@ class Memory:
         least = self.least_available
         self.least_available = event.available if least is None else min(least, event.available)
         self.most_rss = max(self.most_rss, event.rss)
-        device = self.device
-        driver = _get_driver_bytes(device)
+        driver = _get_driver_bytes(self.device)
+        own, allocated = (self.device.rss, self.device.allocated) if self.device is not None else (None, None)
         self._driver_above_rss = self._driver_above_rss or (driver or 0) > event.rss
-        self._add_point(
-            Point(
-                event.at,
-                step,
-                epoch,
-                1,
-                event.rss,
-                event.rss,
-                event.available,
-                event.swap,
-                event.disk_free,
-                event.processes,
-                device.rss if device is not None else None,
-                driver,
-                device.allocated if device is not None else None,
-            )
+        point = Point(
+            at=event.at,
+            step=step,
+            epoch=epoch,
+            n=1,
+            rss=event.rss,
+            peak=event.rss,
+            available=event.available,
+            swap=event.swap,
+            disk_free=event.disk_free,
+            processes=event.processes,
+            own=own,
+            driver=driver,
+            allocated=allocated,
         )
+        self._add_point(point)
         self._add_spell(PressureSpell(event.at, event.at, event.rss, driver or 0, event.available))
         if self._first_seen_step is None:
             self._first_seen_step = step
         elif step > self._first_seen_step:
-            allocated = device.allocated if device is not None else None
-            held = HeldMemory(event.rss, event.rss + (driver or 0), allocated or 0)
+            held = HeldMemory(event.rss, point.both, allocated or 0)
             self._add_window(MemoryWindow(event.at, step, held, held))
 
     def fold_epoch(self, event: events.Epoch) -> None:
@@ -199,9 +195,7 @@ class Memory:
         self.epochs.append(done)
         if len(self.epochs) > MAX_EPOCHS:
             self._per_epoch = 2 * max(self._per_epoch, done.epochs)
-            pairs = range(0, len(self.epochs) - 1, 2)
-            rest = self.epochs[len(self.epochs) // 2 * 2 :]
-            self.epochs = [_merge_epochs(self.epochs[i], self.epochs[i + 1]) for i in pairs] + rest
+            self.epochs = merge_pairs(self.epochs, _merge_epochs)
 
     def fold_device(self, event: events.Memory) -> None:
         self.device = event
@@ -227,23 +221,17 @@ class Memory:
         self.points.append(point)
         if len(self.points) > MAX_POINTS:
             self._per_point *= 2
-            pairs = range(0, len(self.points) - 1, 2)
-            rest = self.points[len(self.points) // 2 * 2 :]
-            self.points = [_merge_points(self.points[i], self.points[i + 1]) for i in pairs] + rest
+            self.points = merge_pairs(self.points, _merge_points)
 
     def _add_window(self, window: MemoryWindow) -> None:
         self.windows.append(window)
         if len(self.windows) > MAX_WINDOWS:
-            pairs = zip(self.windows[::2], self.windows[1::2], strict=False)
-            rest = self.windows[len(self.windows) // 2 * 2 :]
-            self.windows = [_merge_windows(*pair) for pair in pairs] + rest
+            self.windows = merge_pairs(self.windows, _merge_windows)
 
     def _add_spell(self, spell: PressureSpell) -> None:
         self._spells.append(spell)
         if len(self._spells) > MAX_SPELLS:
-            pairs = range(0, len(self._spells) - 1, 2)
-            rest = self._spells[len(self._spells) // 2 * 2 :]
-            self._spells = [_merge_spells(self._spells[i : i + 2]) for i in pairs] + rest
+            self._spells = merge_pairs(self._spells, lambda a, b: _merge_spells([a, b]))
 
 
 def _get_driver_bytes(event: events.Memory | None) -> int | None:

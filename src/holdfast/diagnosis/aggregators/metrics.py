@@ -169,10 +169,7 @@ class Best(NamedTuple):
 
 
 def best_of(several: Sequence[Metrics]) -> Best | None:
-    """Return the best validation by the score that selects the best checkpoint, or else by the validation loss.
-
-    Return None if neither was recorded.
-    """
+    """Return the best validation by the score that selects the best checkpoint, or else by the validation loss; or None."""
     newest = newest_of(several)
     if newest is None:
         return None

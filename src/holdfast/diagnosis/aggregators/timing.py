@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from holdfast.diagnosis.series import Series
+from holdfast.diagnosis.series import Series, span_of
 from holdfast.schema import events
 
 MAX_EPOCHS = 1024
@@ -61,15 +61,9 @@ class Period:
     def fold_steps(self, event: events.Step | events.Steps) -> None:
         self.step_seconds += event.seconds
         self.data_wait += event.data_wait
-        if isinstance(event, events.Step):
-            self.last_step = event.step
-            self.steps += 1
-            slowest = event.seconds
-        else:
-            self.last_step = event.last
-            self.steps += event.last - event.first + 1
-            slowest = event.slowest
-        self.slowest = max(self.slowest, slowest)
+        first, self.last_step = span_of(event)
+        self.steps += self.last_step - first + 1
+        self.slowest = max(self.slowest, event.seconds if isinstance(event, events.Step) else event.slowest)
 
     def fold_sample(self, event: events.Sample) -> None:
         if self.first_sample is None:
@@ -81,10 +75,6 @@ class Period:
         least = self.least_available
         self.least_available = event.available if least is None else min(least, event.available)
         self.most_swap = max(self.most_swap, event.swap)
-
-    def add_pause(self, pause: Pause) -> None:
-        if len(self.pauses) < MAX_PAUSES:
-            self.pauses.append(pause)
 
     def paused(self, *what: str, since: float = 0.0) -> float:
         return sum(pause.seconds for pause in self.pauses if pause.what in what and pause.at > since)
@@ -221,7 +211,7 @@ class Timing:
         return self._epoch
 
     def fold(self, event: events.Step | events.Steps) -> None:
-        self.last_step = event.step if isinstance(event, events.Step) else event.last
+        first, self.last_step = span_of(event)
         self.last_step_at, self.paused_since = event.at, 0.0
         self.step_seconds += event.seconds
         self.data_wait += event.data_wait
@@ -232,30 +222,27 @@ class Timing:
         if isinstance(event, events.Step):
             self.steps.add(event.step, event.seconds)
         else:
-            count = event.last - event.first + 1
+            count = self.last_step - first + 1
             mean = event.seconds / count
-            self.steps.add_many(event.last, n=count, mean=mean, low=mean, high=event.slowest, zeros=0, last=mean)
+            window = events.WindowStats(n=count, mean=mean, low=mean, high=event.slowest, last=mean)
+            self.steps.add_window(self.last_step, window)
 
     def fold_evaluation(self, event: events.Evaluation) -> None:
         self.evaluation_seconds += event.seconds
-        self.paused_since += event.seconds
-        self._add_pause(Pause(event.at, event.seconds, "evaluation"))
-        per_fetch = event.seconds / max(1, event.fetches)
-        before = self._evaluation_fetch_times
-        usual = median(before) * max(1, event.fetches) if len(before) >= 3 else None
+        self.fold_pause(event, "evaluation")
+        fetches, before = max(1, event.fetches), self._evaluation_fetch_times
+        usual = median(before) * fetches if len(before) >= 3 else None
         self.evaluations.append(EvaluationTiming(event.step, event.seconds, usual))
-        before.append(per_fetch)
+        before.append(event.seconds / fetches)
 
-    def fold_saved(self, event: events.Saved) -> None:
-        self.paused_since += event.seconds
-        self._add_pause(Pause(event.at, event.seconds, "saving"))
-
-    def fold_slept(self, event: events.Slept) -> None:
-        self.slept += event.seconds
-        self._add_pause(Pause(event.at, event.seconds, "slept"))
-
-    def fold_continued(self, event: events.Continued) -> None:
-        self._add_pause(Pause(event.at, event.seconds, "suspended"))
+    def fold_pause(self, event: events.Evaluation | events.Saved | events.Slept | events.Continued, what: str) -> None:
+        if what in ("evaluation", "saving"):
+            self.paused_since += event.seconds
+        elif what == "slept":
+            self.slept += event.seconds
+        for period in (self._epoch, self._window):
+            if len(period.pauses) < MAX_PAUSES:
+                period.pauses.append(Pause(event.at, event.seconds, what))
 
     def fold_sample(self, event: events.Sample) -> None:
         self._epoch.fold_sample(event)
@@ -280,10 +267,6 @@ class Timing:
     def _epochs_after_first(self) -> list[EpochTiming]:
         """Return all epochs but the very first."""
         return list(self.epochs)[1 if len(self.epochs) == self.epochs_done else 0 :]
-
-    def _add_pause(self, pause: Pause) -> None:
-        self._epoch.add_pause(pause)
-        self._window.add_pause(pause)
 
     def _close_window(self) -> None:
         done, self._window = self._window, StepWindow()

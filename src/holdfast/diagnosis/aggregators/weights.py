@@ -94,9 +94,6 @@ class Weights:
             if name in self.zero_input:
                 self.zero_input[name].add(event.step)
 
-    def fold_frozen(self, event: events.Frozen) -> None:
-        self.frozen.append(event)
-
     def fold_checksum(self, event: events.Checksum, world_size: int) -> None:
         at_step = self.checksums.setdefault(event.step, {})
         at_step[event.rank] = event.value

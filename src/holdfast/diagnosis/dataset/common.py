@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from holdfast.schema.images import Survey
+    from holdfast.schema.images import ImageRecord, Survey
     from holdfast.schema.verdicts import Finding
 
+T = TypeVar("T")
 MAX_EXAMPLES = 3
 MAX_NAME = 120
 
@@ -20,6 +23,12 @@ class CheckResult(NamedTuple):
     findings: tuple[Finding, ...] = ()
 
 
+def make_result(rule: str, message: str, *findings: Finding | None) -> CheckResult:
+    """Return the result with those findings that are not None, under the id of the check."""
+    named = (msgspec.structs.replace(finding, rule=rule) for finding in findings if finding is not None)
+    return CheckResult(message, tuple(named))
+
+
 def format_path(path: str, root: str = "") -> str:
     """Format a path for display: relative to the folder of the dataset, on one line regardless of its characters."""
     below = path.removeprefix(root.rstrip("/") + "/") if root else path
@@ -27,10 +36,23 @@ def format_path(path: str, root: str = "") -> str:
     return plain if len(plain) <= MAX_NAME else "…" + plain[1 - MAX_NAME :]
 
 
-def format_examples(paths: Sequence[str], root: str, limit: int = MAX_EXAMPLES) -> str:
-    """Format the first few paths, and the number of the others."""
-    named = ", ".join(format_path(path, root) for path in paths[:limit])
-    return named + (f" and {len(paths) - limit:,} more" if len(paths) > limit else "")
+def format_first(items: Sequence[T], text: Callable[[T], str], limit: int = MAX_EXAMPLES) -> str:
+    """Format the first few items, and the number of the others."""
+    more = f" and {len(items) - limit:,} more" if len(items) > limit else ""
+    return ", ".join(map(text, items[:limit])) + more
+
+
+def format_examples(paths: Sequence[str], root: str) -> str:
+    return format_first(paths, lambda path: format_path(path, root))
+
+
+def find_lost_split(survey: Survey, lost: Sequence[ImageRecord], limit: float) -> tuple[str, str] | None:
+    """Return the first split that loses at least this fraction of its images, and how many: `train`, `61%`."""
+    for split in ("train", "val"):
+        total, count = len(survey.split(split)), sum(image.split == split for image in lost)
+        if total and count >= limit * total:
+            return split, format_percent(count, total)
+    return None
 
 
 def format_count(count: int, singular: str, plural: str = "") -> str:

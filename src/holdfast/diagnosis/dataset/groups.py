@@ -6,19 +6,21 @@ every validation or test image that is known from training, the matching trainin
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from holdfast.diagnosis.dataset.near_duplicates import find_near_pairs, find_threshold
 from holdfast.diagnosis.dataset.video_frames import find_videos, source_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from holdfast.diagnosis.dataset.video_frames import Video
     from holdfast.schema.images import ImageRecord, Survey
 
+Key = TypeVar("Key")
 How = Literal["copy", "near", "source", "video", "chain"]
 """The same bytes; the same appearance; copies of one image by their names; frames of one video; similar through others."""
 HELD_BACK = ("val", "test")
@@ -62,12 +64,9 @@ class _DisjointSets:
         first, second = sorted((self.find(one), self.find(other)))
         self._parent[second] = first
 
-    def union_all(self, members: Iterable[int]) -> None:
-        first: int | None = None
-        for member in members:
-            if first is not None:
-                self.union(first, member)
-            first = member if first is None else first
+    def union_all(self, members: Sequence[int]) -> None:
+        for one, other in itertools.pairwise(members):
+            self.union(one, other)
 
 
 def group_images(survey: Survey) -> Groups:
@@ -78,7 +77,7 @@ def group_images(survey: Survey) -> Groups:
     for same in copies:
         sets.union_all(same)
         _add_twins(same, images, "copy", twins)
-    by_hash = _by_hash(images)
+    by_hash = _index_by(images, lambda image: int(image.seen.image_hash, 16) if image.seen.image_hash else None)
     _join_near_copies(by_hash, images, sets, twins)
     sources = _group_by(images, lambda image: source_of(image.path))
     for same in sources:
@@ -90,8 +89,8 @@ def group_images(survey: Survey) -> Groups:
         _add_frame_twins(video.frames, images, twins)
     roots = tuple(sets.find(at) for at in range(len(images)))
     chains: dict[int, list[int]] = defaultdict(list)
-    for at, find in enumerate(roots):
-        chains[find].append(at)
+    for at, root in enumerate(roots):
+        chains[root].append(at)
     for members in chains.values():
         _add_twins(members, images, "chain", twins)
     return Groups(
@@ -123,21 +122,18 @@ def _join_near_copies(
                 unknown[other] = []
 
 
-def _by_hash(images: Sequence[ImageRecord]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = defaultdict(list)
-    for at, image in enumerate(images):
-        if image.seen.image_hash:
-            found[int(image.seen.image_hash, 16)].append(at)
-    return found
-
-
-def _group_by(images: Sequence[ImageRecord], key: Callable[[ImageRecord], Hashable | None]) -> list[list[int]]:
-    """Return the groups of two or more images with the same key. None is not a key."""
-    found: dict[Hashable, list[int]] = defaultdict(list)
+def _index_by(images: Sequence[ImageRecord], key: Callable[[ImageRecord], Key | None]) -> dict[Key, list[int]]:
+    """Return key -> images. None is not a key."""
+    found: dict[Key, list[int]] = defaultdict(list)
     for at, image in enumerate(images):
         if (value := key(image)) is not None:
             found[value].append(at)
-    return [same for same in found.values() if len(same) > 1]
+    return found
+
+
+def _group_by(images: Sequence[ImageRecord], key: Callable[[ImageRecord], str | None]) -> list[list[int]]:
+    """Return the groups of two or more images with the same key."""
+    return [same for same in _index_by(images, key).values() if len(same) > 1]
 
 
 def _add_twins(members: Sequence[int], images: Sequence[ImageRecord], how: How, twins: dict[int, Twin]) -> None:
@@ -176,14 +172,13 @@ def _count_extra_copies(same: Sequence[int], images: Sequence[ImageRecord]) -> i
 
 def _find_contradictions(copies: list[list[int]], images: Sequence[ImageRecord]) -> list[tuple[int, int]]:
     """Return pairs of copies of one image whose labels differ."""
+
+    def labels(at: int) -> list[tuple[int, float]]:
+        return sorted(zip(images[at].seen.classes, images[at].seen.sizes, strict=False))
+
     found = []
-    for same in copies:
-        first = images[same[0]].seen
-        for at in same[1:]:
-            other = images[at].seen
-            if sorted(zip(first.classes, first.sizes, strict=False)) != sorted(
-                zip(other.classes, other.sizes, strict=False)
-            ):
-                found.append((same[0], at))
-                break
+    for first, *others in copies:
+        differs = next((at for at in others if labels(at) != labels(first)), None)
+        if differs is not None:
+            found.append((first, differs))
     return found

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 from holdfast.diagnosis.dataset.common import (
     CheckResult,
     describe_coverage,
+    find_lost_split,
     format_count,
     format_examples,
     format_path,
     format_percent,
+    make_result,
 )
 from holdfast.schema.verdicts import Finding
 
 if TYPE_CHECKING:
     from holdfast.schema.images import ImageRecord, LineFault, Survey
-    from holdfast.schema.verdicts import Severity
 
 FAULTS: dict[LineFault, str] = {
     "unparsable": "a value that is not a finite number",
@@ -30,14 +31,9 @@ FAULTS: dict[LineFault, str] = {
     "degenerate": "a box without area",
     "duplicate": "a duplicate line",
 }
-DROPS_IMAGE: tuple[LineFault, ...] = (
-    "unparsable",
-    "columns",
-    "mixed",
-    "class-range",
-    "class-fraction",
-    "outside",
-)
+DROPS_LINE: tuple[LineFault, ...] = ("degenerate", "duplicate", "sticks-out")
+"""Training drops or changes only such a line."""
+DROPS_IMAGE = tuple(fault for fault in FAULTS if fault not in DROPS_LINE)
 """If a file contains one such line, training drops the image with all of its labels."""
 MAX_DROPPED = 0.5
 MAX_MISSING = 0.2
@@ -47,70 +43,49 @@ def judge(survey: Survey, rule: str) -> CheckResult:
     labelled = sum(image.seen.label == "there" for image in survey.images)
     objects = sum(len(image.seen.classes) for image in survey.images)
     background = len(survey.images) - labelled
-    message = f"{format_count(objects, 'object')} on {labelled:,} of {describe_coverage(survey)}" + (
-        f", {background:,} without labels" if background else ""
+    without = f", {background:,} without labels" if background else ""
+    return make_result(
+        rule,
+        f"{format_count(objects, 'object')} on {labelled:,} of {describe_coverage(survey)}{without}",
+        _check_any_labels(survey, "train", "there is nothing to learn"),
+        _check_any_labels(survey, "val", "every metric will be 0, no matter how good the model is"),
+        _check_unusable_lines(survey),
+        _check_minor_faults(survey),
+        _check_missing_files(survey, "train"),
+        _check_missing_files(survey, "val"),
+        _check_stray_files(survey),
     )
-    findings = [
-        *_check_any_labels(survey, rule),
-        *_check_unusable_lines(survey, rule),
-        *_check_minor_faults(survey, rule),
-        *_check_missing_files(survey, rule),
-        *_check_stray_files(survey, rule),
-    ]
-    return CheckResult(message, tuple(findings))
 
 
-def _check_any_labels(survey: Survey, rule: str) -> list[Finding]:
-    """Report a split without any labels: without training labels there is nothing to learn, without validation labels every
-    metric is 0.
-    """
-    found = []
-    for split, effect in (
-        ("train", "there is nothing to learn"),
-        ("val", "every metric will be 0, no matter how good the model is"),
-    ):
-        images = survey.split(split)
-        if not images or any(image.seen.label == "there" for image in images):
-            continue
-        states = Counter(image.seen.label for image in images)
-        found.append(
-            Finding(
-                rule=rule,
-                severity="fatal",
-                message=f"None of the {format_count(len(images), 'image')} in {split} has a label: {effect}.",
-                evidence=[
-                    f"label files of {split}: " + ", ".join(f"{count:,} {state}" for state, count in states.items())
-                ],
-                remedies=[
-                    "check where labels are expected: the path of the image, with its last `images` replaced by `labels`, and .txt",
-                    "check the paths in the YAML file of the dataset",
-                ],
-            )
-        )
-    return found
+def _check_any_labels(survey: Survey, split: str, effect: str) -> Finding | None:
+    images = survey.split(split)
+    states = Counter(image.seen.label for image in images)
+    if not images or states["there"]:
+        return None
+    return Finding(
+        severity="fatal",
+        message=f"None of the {format_count(len(images), 'image')} in {split} has a label: {effect}.",
+        evidence=[f"label files of {split}: " + ", ".join(f"{count:,} {state}" for state, count in states.items())],
+        remedies=[
+            "check where labels are expected: the path of the image, with its last `images` replaced by `labels`, and .txt",
+            "check the paths in the YAML file of the dataset",
+        ],
+    )
 
 
-def _check_unusable_lines(survey: Survey, rule: str) -> list[Finding]:
+def _check_unusable_lines(survey: Survey) -> Finding | None:
     wrong = [image for image in survey.images if is_dropped(image)]
     if not wrong:
-        return []
-    severity: Severity = "warn"
-    dropped_share = ""
-    for split in ("train", "val"):
-        images, dropped = survey.split(split), sum(image.split == split for image in wrong)
-        if images and dropped >= MAX_DROPPED * len(images):
-            severity, dropped_share = "fatal", f" ({format_percent(dropped, len(images))} of {split})"
-            break
-    return [
-        Finding(
-            rule=rule,
-            severity=severity,
-            message=f"{format_count(len(wrong), 'image')}{dropped_share} {'has' if len(wrong) == 1 else 'have'} an unusable label line: "
-            "training drops the whole image, with all of its labels.",
-            evidence=_format_faults(survey, wrong, DROPS_IMAGE),
-            remedies=[*_suggest_fixes(survey, wrong), "then delete the *.cache files next to the labels"],
-        )
-    ]
+        return None
+    lost = find_lost_split(survey, wrong, MAX_DROPPED)
+    share = f" ({lost[1]} of {lost[0]})" if lost is not None else ""
+    return Finding(
+        severity="fatal" if lost is not None else "warn",
+        message=f"{format_count(len(wrong), 'image')}{share} {'has' if len(wrong) == 1 else 'have'} an unusable label line: "
+        "training drops the whole image, with all of its labels.",
+        evidence=_format_faults(survey, wrong, DROPS_IMAGE),
+        remedies=[*_suggest_fixes(survey, wrong), "then delete the *.cache files next to the labels"],
+    )
 
 
 def is_dropped(image: ImageRecord) -> bool:
@@ -118,73 +93,55 @@ def is_dropped(image: ImageRecord) -> bool:
     return image.seen.label in ("unreadable", "too-large") or any(fault in image.seen.faults for fault in DROPS_IMAGE)
 
 
-def _check_minor_faults(survey: Survey, rule: str) -> list[Finding]:
+def _check_minor_faults(survey: Survey) -> Finding | None:
     """Report faults that affect single lines only: training clips or drops these lines."""
-    small: tuple[LineFault, ...] = ("degenerate", "duplicate", "sticks-out")
-    counts: Counter[LineFault] = Counter()
-    for image in survey.images:
-        counts.update({fault: image.seen.faults.get(fault, 0) for fault in small})
+    counts = {fault: sum(image.seen.faults.get(fault, 0) for image in survey.images) for fault in DROPS_LINE}
     if not any(counts.values()):
-        return []
+        return None
     objects = sum(len(image.seen.classes) for image in survey.images)
     lines = counts["degenerate"] + counts["duplicate"]
     is_many = lines >= 0.01 * max(objects, 1) and lines >= 5
-    return [
-        Finding(
-            rule=rule,
-            severity="warn" if is_many else "note",
-            message="Some label lines are dropped or changed: "
-            + ", ".join(f"{counts[fault]:,} with {FAULTS[fault]}" for fault in small if counts[fault])
-            + ". Training drops boxes without area and duplicate lines, and clips boxes that extend "
-            "beyond the image.",
-            evidence=_format_faults(survey, list(survey.images), small),
-            remedies=["inspect a few of them: a tool that exports such lines often makes other mistakes too"],
-        )
-    ]
+    kinds = ", ".join(f"{count:,} with {FAULTS[fault]}" for fault, count in counts.items() if count)
+    return Finding(
+        severity="warn" if is_many else "note",
+        message=f"Some label lines are dropped or changed: {kinds}. Training drops boxes without area and duplicate lines, and clips "
+        "boxes that extend beyond the image.",
+        evidence=_format_faults(survey, list(survey.images), DROPS_LINE),
+        remedies=["inspect a few of them: a tool that exports such lines often makes other mistakes too"],
+    )
 
 
-def _check_missing_files(survey: Survey, rule: str) -> list[Finding]:
+def _check_missing_files(survey: Survey, split: str) -> Finding | None:
     """Report images without a label file. They count as background; many of them suggest a mistake."""
-    found = []
-    for split in ("train", "val"):
-        images = survey.split(split)
-        without = [image.path for image in images if image.seen.label == "missing"]
-        empty = sum(image.seen.label == "empty" for image in images)
-        if not without or len(without) == len(images):
-            continue
-        is_many = len(without) >= MAX_MISSING * len(images)
-        found.append(
-            Finding(
-                rule=rule,
-                severity="warn" if is_many else "note",
-                message=f"{format_count(len(without), 'image')} of {split} ({format_percent(len(without), len(images))}) "
-                f"{'has' if len(without) == 1 else 'have'} no label file and "
-                f"{'counts' if len(without) == 1 else 'count'} as background.",
-                evidence=[
-                    f"without a label file: {format_examples(without, survey.root)}",
-                    f"with an empty label file, which marks background explicitly: {empty:,}",
-                ],
-                remedies=[
-                    "keep images that show no object; for images whose labels were lost, restore the labels or remove them"
-                ],
-            )
-        )
-    return found
+    images = survey.split(split)
+    without = [image.path for image in images if image.seen.label == "missing"]
+    empty = sum(image.seen.label == "empty" for image in images)
+    if not without or len(without) == len(images):
+        return None
+    have, count = ("has", "counts") if len(without) == 1 else ("have", "count")
+    return Finding(
+        severity="warn" if len(without) >= MAX_MISSING * len(images) else "note",
+        message=f"{format_count(len(without), 'image')} of {split} ({format_percent(len(without), len(images))}) {have} no label file and "
+        f"{count} as background.",
+        evidence=[
+            f"without a label file: {format_examples(without, survey.root)}",
+            f"with an empty label file, which marks background explicitly: {empty:,}",
+        ],
+        remedies=[
+            "keep images that show no object; for images whose labels were lost, restore the labels or remove them"
+        ],
+    )
 
 
-def _check_stray_files(survey: Survey, rule: str) -> list[Finding]:
+def _check_stray_files(survey: Survey) -> Finding | None:
     if not survey.stray_labels:
-        return []
-    return [
-        Finding(
-            rule=rule,
-            severity="note" if survey.stray_labels < MAX_MISSING * survey.total else "warn",
-            message=f"{format_count(survey.stray_labels, 'label file')} {'has' if survey.stray_labels == 1 else 'have'} no matching "
-            "image and will not be used.",
-            evidence=[", ".join(format_path(path, survey.root) for path in survey.stray_examples)],
-            remedies=["check whether images are missing, or have another name or extension"],
-        )
-    ]
+        return None
+    return Finding(
+        severity="note" if survey.stray_labels < MAX_MISSING * survey.total else "warn",
+        message=f"{format_count(survey.stray_labels, 'label file has', 'label files have')} no matching image and will not be used.",
+        evidence=[", ".join(format_path(path, survey.root) for path in survey.stray_examples)],
+        remedies=["check whether images are missing, or have another name or extension"],
+    )
 
 
 def _format_faults(survey: Survey, images: list[ImageRecord], faults: tuple[LineFault, ...]) -> list[str]:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.dataset.common import CheckResult, describe_coverage, format_count, format_path, format_percent
+from holdfast.diagnosis.dataset.common import (
+    CheckResult,
+    describe_coverage,
+    format_count,
+    format_first,
+    format_path,
+    format_percent,
+    make_result,
+)
 from holdfast.diagnosis.dataset.groups import group_images
 from holdfast.diagnosis.dataset.splitting import propose_split
 from holdfast.schema.verdicts import Finding
@@ -25,16 +33,11 @@ HOW: dict[How, str] = {
     "video": "a frame of the same video is in train",
     "chain": "similar to images in train through other images",
 }
-
-
 HOW_TO_WRITE = "`holdfast check` with --write-split DIR writes it"
 
 
 def judge(survey: Survey, rule: str, *, always_split: bool = False) -> tuple[CheckResult, Split | None]:
-    """Return the leakage from training into validation, and a split that fixes it.
-
-    Without leakage, a split is proposed only if `always_split` is set.
-    """
+    """Return the leakage from training into validation, and a split that fixes it; without leakage, only if always wanted."""
     train, val = survey.split("train"), survey.split("val")
     if not train or not val:
         return CheckResult("nothing to compare: the dataset does not have both a training and a validation split"), None
@@ -45,23 +48,20 @@ def judge(survey: Survey, rule: str, *, always_split: bool = False) -> tuple[Che
         f"{describe_coverage(survey)}: {len(leaked):,} of {len(val):,} in val ({format_percent(len(leaked), len(val))}) have a duplicate or a "
         "neighbouring frame in train"
     )
-    findings: list[Finding] = []
-    split = None
-    if always_split or len(leaked) >= MIN_WARNED * len(val):
-        split = propose_split(survey, groups)
-    if leaked or leaked_test:
-        findings.append(_make_finding(survey, groups, leaked, leaked_test, split, rule))
-    findings += _check_copies_in_train(survey, groups, rule)
-    return CheckResult(message, tuple(findings)), split
+    wanted = always_split or len(leaked) >= MIN_WARNED * len(val)
+    split = propose_split(survey, groups) if wanted else None
+    result = make_result(
+        rule,
+        message,
+        _check_leaks(survey, groups, leaked, leaked_test, split) if leaked or leaked_test else None,
+        _check_contradictions(survey, groups),
+        _check_copies(survey, groups),
+    )
+    return result, split
 
 
-def _make_finding(
-    survey: Survey,
-    groups: Groups,
-    leaked: list[Twin],
-    leaked_test: list[Twin],
-    split: Split | None,
-    rule: str,
+def _check_leaks(
+    survey: Survey, groups: Groups, leaked: list[Twin], leaked_test: list[Twin], split: Split | None
 ) -> Finding:
     val, test = len(survey.split("val")), len(survey.split("test"))
     serious = len(leaked) >= MIN_WARNED * val or (test and len(leaked_test) >= MIN_WARNED * test)
@@ -75,13 +75,10 @@ def _make_finding(
         "memorization."
     )
     evidence = [*_format_kinds(survey, leaked, "val"), *_format_kinds(survey, leaked_test, "test")]
-    shared_videos = {video.name for video in groups.videos if _is_on_both_sides(survey, video.frames)}
-    if shared_videos:
-        evidence.append(
-            f"{format_count(len(shared_videos), 'video')} {'has' if len(shared_videos) == 1 else 'have'} frames in both train and val: "
-            + ", ".join(format_path(name) for name in sorted(shared_videos)[:3])
-            + (f" and {len(shared_videos) - 3:,} more" if len(shared_videos) > 3 else "")
-        )
+    shared = sorted({video.name for video in groups.videos if _is_on_both_sides(survey, video.frames)})
+    if shared:
+        count = format_count(len(shared), "video has", "videos have")
+        evidence.append(f"{count} frames in both train and val: {format_first(shared, format_path)}")
     remedies = []
     if split is not None:
         evidence.append(f"a split by group: {split.describe()}")
@@ -95,7 +92,6 @@ def _make_finding(
         )
     remedies.append("remove the known images from validation: the remaining images give a realistic score")
     return Finding(
-        rule=rule,
         severity="warn" if serious else "note",
         message=message,
         evidence=evidence,
@@ -120,35 +116,31 @@ def _is_on_both_sides(survey: Survey, frames: tuple[int, ...]) -> bool:
     return {"train", "val"} <= {survey.images[at].split for at in frames}
 
 
-def _check_copies_in_train(survey: Survey, groups: Groups, rule: str) -> list[Finding]:
-    """Report copies within training, which take time and weigh more, and copies with contradicting labels."""
-    found = []
-    train = len(survey.split("train"))
-    if groups.contradicting:
-        found.append(
-            Finding(
-                rule=rule,
-                severity="warn",
-                message=f"{format_count(len(groups.contradicting), 'image occurs', 'images occur')} twice, with different labels.",
-                evidence=[
-                    " and ".join(format_path(survey.images[at].path, survey.root) for at in pair)
-                    for pair in groups.contradicting[:3]
-                ],
-                remedies=["keep the copy whose labels are correct, and remove the other"],
-            )
-        )
-    copies = max(groups.copies, groups.near_copies)
-    if copies >= max(2, 0.01 * train):
-        found.append(
-            Finding(
-                rule=rule,
-                severity="note",
-                message=f"{format_count(copies, 'image')} in train ({format_percent(copies, train)}) {'is a copy' if copies == 1 else 'are copies'} of "
-                "others: copies weigh more and take time.",
-                evidence=[
-                    f"the same bytes: {groups.copies:,}; the same appearance, such as re-encoded: {groups.near_copies:,}"
-                ],
-                remedies=["remove them, unless they should weigh more"],
-            )
-        )
-    return found
+def _check_contradictions(survey: Survey, groups: Groups) -> Finding | None:
+    if not groups.contradicting:
+        return None
+    return Finding(
+        severity="warn",
+        message=f"{format_count(len(groups.contradicting), 'image occurs', 'images occur')} twice, with different labels.",
+        evidence=[
+            " and ".join(format_path(survey.images[at].path, survey.root) for at in pair)
+            for pair in groups.contradicting[:3]
+        ],
+        remedies=["keep the copy whose labels are correct, and remove the other"],
+    )
+
+
+def _check_copies(survey: Survey, groups: Groups) -> Finding | None:
+    """Report copies within training."""
+    train, copies = len(survey.split("train")), max(groups.copies, groups.near_copies)
+    if copies < max(2, 0.01 * train):
+        return None
+    return Finding(
+        severity="note",
+        message=f"{format_count(copies, 'image')} in train ({format_percent(copies, train)}) are copies of others: copies weigh more and "
+        "take time.",
+        evidence=[
+            f"the same bytes: {groups.copies:,}; the same appearance, such as re-encoded: {groups.near_copies:,}"
+        ],
+        remedies=["remove them, unless they should weigh more"],
+    )

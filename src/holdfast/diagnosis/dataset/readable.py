@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 from holdfast.diagnosis.dataset.common import (
     CheckResult,
     describe_coverage,
+    find_lost_split,
     format_count,
     format_examples,
+    format_first,
     format_path,
-    format_percent,
+    make_result,
 )
 from holdfast.schema.verdicts import Finding
 
 if TYPE_CHECKING:
     from holdfast.schema.images import ImageRecord, Oddity, Problem, Survey
-    from holdfast.schema.verdicts import Severity
 
 PROBLEMS: dict[Problem, str] = {
     "missing": "listed, but missing",
@@ -59,50 +60,40 @@ def judge(survey: Survey, rule: str) -> CheckResult:
     bad = [image for image in survey.images if image.seen.problem is not None]
     formats = sorted({image.seen.format for image in survey.images if image.seen.format})
     kinds = f" ({', '.join(formats)})" if formats else ""
-    message = f"{describe_coverage(survey)}{kinds}, " + (
-        "all readable" if not bad else f"{len(bad):,} of them unusable"
-    )
-    findings = [
-        finding for finding in (_check_unusable(survey, bad, rule), _check_unusual(survey, rule)) if finding is not None
-    ]
-    return CheckResult(message, tuple(findings))
+    usable = f"{len(bad):,} of them unusable" if bad else "all readable"
+    message = f"{describe_coverage(survey)}{kinds}, {usable}"
+    return make_result(rule, message, _check_unusable(survey, bad), _check_unusual(survey))
 
 
-def _check_unusable(survey: Survey, bad: list[ImageRecord], rule: str) -> Finding | None:
+def _check_unusable(survey: Survey, bad: list[ImageRecord]) -> Finding | None:
     if not bad:
         return None
     by_problem: dict[Problem, list[ImageRecord]] = defaultdict(list)
     for image in bad:
         if image.seen.problem is not None:
             by_problem[image.seen.problem].append(image)
-    evidence = []
-    for problem, images in sorted(by_problem.items(), key=lambda item: -len(item[1])):
-        named = [
-            format_path(image.path, survey.root) + (f" ({format_path(image.seen.detail)})" if image.seen.detail else "")
-            for image in images[:3]
-        ]
-        more = f" and {len(images) - 3:,} more" if len(images) > 3 else ""
-        evidence.append(f"{PROBLEMS[problem]}: {len(images):,}: {', '.join(named)}{more}")
-    worst: Severity = "warn"
-    share_of_split = ""
-    for split in ("train", "val"):
-        total, unusable = len(survey.split(split)), sum(image.split == split for image in bad)
-        if total and unusable >= MAX_UNUSABLE * total:
-            worst, share_of_split = "fatal", f": {format_percent(unusable, total)} of {split}"
-            break
+
+    def describe(image: ImageRecord) -> str:
+        detail = f" ({format_path(image.seen.detail)})" if image.seen.detail else ""
+        return format_path(image.path, survey.root) + detail
+
+    lost = find_lost_split(survey, bad, MAX_UNUSABLE)
+    share = f": {lost[1]} of {lost[0]}" if lost is not None else ""
     return Finding(
-        rule=rule,
-        severity=worst,
-        message=f"{format_count(len(bad), 'image')} cannot be used for training{share_of_split}. Training skips such images, or fails in the "
+        severity="fatal" if lost is not None else "warn",
+        message=f"{format_count(len(bad), 'image')} cannot be used for training{share}. Training skips such images, or fails in the "
         "middle of an epoch.",
-        evidence=evidence,
+        evidence=[
+            f"{PROBLEMS[problem]}: {len(images):,}: {format_first(images, describe)}"
+            for problem, images in sorted(by_problem.items(), key=lambda item: -len(item[1]))
+        ],
         remedies=[
             "fetch these files again, or remove them and their labels; then delete the *.cache files next to the labels"
         ],
     )
 
 
-def _check_unusual(survey: Survey, rule: str) -> Finding | None:
+def _check_unusual(survey: Survey) -> Finding | None:
     by_oddity: dict[Oddity, list[str]] = defaultdict(list)
     for image in survey.images:
         for oddity in image.seen.oddities:
@@ -110,12 +101,10 @@ def _check_unusual(survey: Survey, rule: str) -> Finding | None:
     if not by_oddity:
         return None
     ordered = sorted(by_oddity.items(), key=lambda item: -len(item[1]))
+    kinds = ", ".join(f"{len(paths):,} {ODDITIES[oddity][0]}" for oddity, paths in ordered)
     return Finding(
-        rule=rule,
         severity="note",
-        message="Some images are unusual: "
-        + ", ".join(f"{len(paths):,} {ODDITIES[oddity][0]}" for oddity, paths in ordered)
-        + ".",
+        message=f"Some images are unusual: {kinds}.",
         evidence=[f"{ODDITIES[oddity][0]}: {format_examples(paths, survey.root)}" for oddity, paths in ordered],
         remedies=[ODDITIES[oddity][1] for oddity, _ in ordered],
     )

@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.diagnosis.dataset.common import CheckResult, class_name, format_count, format_percent, median
+from holdfast.diagnosis.dataset.common import CheckResult, class_name, format_count, format_percent, make_result, median
 from holdfast.diagnosis.dataset.labels import is_dropped
 from holdfast.schema.verdicts import Finding
 
@@ -38,6 +38,10 @@ class SizeStats(NamedTuple):
     under_clear: float
     """The share under 16."""
 
+    def describe(self) -> str:
+        cell, clear = format_percent(self.under_cell, 1), format_percent(self.under_clear, 1)
+        return f"median {self.median:.0f} px, {cell} under {CELL:.0f} px, {clear} under {CLEAR:.0f} px"
+
 
 class Tiles(NamedTuple):
     side: int
@@ -52,44 +56,32 @@ def judge(survey: Survey, image_size: int, rule: str) -> CheckResult:
         return CheckResult("no objects with a known size")
     every = [size for sizes in by_class.values() for size in sizes]
     stats = measure(every, image_size)
-    message = (
-        f"{format_count(stats.objects, 'object')} at imgsz {image_size}: median {stats.median:.0f} px, {format_percent(stats.under_cell, 1)} "
-        f"under {CELL:.0f} px, {format_percent(stats.under_clear, 1)} under {CLEAR:.0f} px"
-    )
+    message = f"{format_count(stats.objects, 'object')} at imgsz {image_size}: {stats.describe()}"
     stats_by_class = {kind: measure(sizes, image_size) for kind, sizes in by_class.items() if len(sizes) >= MIN_OBJECTS}
-    worst = max(
-        stats_by_class,
-        key=lambda kind: (stats_by_class[kind].under_clear, stats_by_class[kind].under_cell),
-        default=None,
+    worst, worst_stats = max(
+        stats_by_class.items(), key=lambda item: (item[1].under_clear, item[1].under_cell), default=(None, stats)
     )
-    worst_stats = stats_by_class[worst] if worst is not None else stats
     if max(stats.under_clear, worst_stats.under_clear) < MAX_SMALL:
         return CheckResult(message)
     too_small = max(stats.under_cell, worst_stats.under_cell) >= MAX_SMALL
-    sizes, of = every, ""
-    if worst is not None and worst_stats.under_clear > stats.under_clear:
-        sizes, of = by_class[worst], f" of {class_name(survey, worst)}"
+    sizes, here, of = every, stats, ""
     evidence = [message]
-    if worst is not None and len(stats_by_class) > 1:
-        evidence.append(
-            f"{class_name(survey, worst)} is affected most: {format_count(worst_stats.objects, 'object')}, median {worst_stats.median:.0f} px, "
-            f"{format_percent(worst_stats.under_cell, 1)} under {CELL:.0f} px, {format_percent(worst_stats.under_clear, 1)} under {CLEAR:.0f} px"
-        )
-    here = measure(sizes, image_size)
-    return CheckResult(
-        message,
-        (
-            Finding(
-                rule=rule,
-                severity="warn" if too_small else "note",
-                message=f"At imgsz {image_size}, {format_percent(here.under_clear, 1)} of the objects{of} are under {CLEAR:.0f} pixels, and "
-                f"{format_percent(here.under_cell, 1)} are under {CELL:.0f}, less than one cell of the finest feature map: "
-                f"{'most of these will not be learned' if too_small else 'they are hard to learn'}.",
-                evidence=evidence,
-                remedies=_suggest(median(sizes), image_size, images, f"an object{of}"),
-            ),
-        ),
+    if worst is not None:
+        name = class_name(survey, worst)
+        if worst_stats.under_clear > stats.under_clear:
+            sizes, here, of = by_class[worst], worst_stats, f" of {name}"
+        if len(stats_by_class) > 1:
+            objects = format_count(worst_stats.objects, "object")
+            evidence.append(f"{name} is affected most: {objects}, {worst_stats.describe()}")
+    found = Finding(
+        severity="warn" if too_small else "note",
+        message=f"At imgsz {image_size}, {format_percent(here.under_clear, 1)} of the objects{of} are under {CLEAR:.0f} pixels, and "
+        f"{format_percent(here.under_cell, 1)} are under {CELL:.0f}, less than one cell of the finest feature map: "
+        f"{'most of these will not be learned' if too_small else 'they are hard to learn'}.",
+        evidence=evidence,
+        remedies=_suggest(median(sizes), image_size, images, f"an object{of}"),
     )
+    return make_result(rule, message, found)
 
 
 def measure(sizes: list[float], image_size: int) -> SizeStats:
@@ -117,12 +109,9 @@ def _suggest(median_size: float, image_size: int, images: list[tuple[int, int]],
     width, height = median(width for width, _ in images), median(height for _, height in images)
     pixels = median_size * max(width, height)
     if median_size * image_size >= CLEAR:
-        smaller = (
-            f"the median of {median_size * image_size:.0f} px is fine; smaller objects benefit from a larger imgsz"
-        )
-        return [
-            f"{smaller}, for example {_enlarge(image_size)} (about {(_enlarge(image_size) / image_size) ** 2:.1f} times the memory and time)"
-        ]
+        larger = math.ceil(image_size * 1.5 / 32) * 32
+        fine = f"the median of {median_size * image_size:.0f} px is fine; smaller objects benefit from a larger imgsz"
+        return [f"{fine}, for example {larger} (about {(larger / image_size) ** 2:.1f} times the memory and time)"]
     needed = needed_image_size(median_size)
     remedies = []
     if needed <= MAX_IMAGE:
@@ -148,10 +137,6 @@ def _suggest(median_size: float, image_size: int, images: list[tuple[int, int]],
             f"note that the images ({width:.0f} x {height:.0f}) are already smaller than imgsz {image_size}"
         )
     return remedies
-
-
-def _enlarge(image_size: int) -> int:
-    return math.ceil(image_size * 1.5 / 32) * 32
 
 
 def _collect_sizes(survey: Survey) -> tuple[dict[int, list[float]], list[tuple[int, int]]]:

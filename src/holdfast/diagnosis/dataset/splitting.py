@@ -51,10 +51,8 @@ class Split:
         if self.shares:
             low = min(self.shares, key=lambda item: item[2])
             high = max(self.shares, key=lambda item: item[2])
-            text += f"; val contains {format_percent(low[2], 1)} ({low[0]})" + (
-                f" to {format_percent(high[2], 1)} ({high[0]})" if high is not low else ""
-            )
-            text += " of the objects of each class"
+            to = f" to {format_percent(high[2], 1)} ({high[0]})" if high is not low else ""
+            text += f"; val contains {format_percent(low[2], 1)} ({low[0]}){to} of the objects of each class"
         return text
 
 
@@ -80,7 +78,7 @@ def propose_split(survey: Survey, groups: Groups) -> Split | None:
     units = _make_units(survey, groups, usable)
     count = len(units)
     held, pieces = _choose(units, target), 0
-    if _count_images(units, held) < target * len(usable) / 3:
+    if sum(len(units[number].members) for number in held) < target * len(usable) / 3:
         max_length = max(2, math.ceil(target * len(usable) / 2))
         cut = [piece for unit in units for piece in _cut(survey, groups, unit, max_length)]
         pieces = len(cut) - len(units)
@@ -102,13 +100,11 @@ def propose_split(survey: Survey, groups: Groups) -> Split | None:
 
 def _list_usable(survey: Survey) -> list[int]:
     """Return the readable images of train and val, without repetitions."""
-    seen: set[str] = set()
-    found = []
+    places: dict[str, int] = {}
     for at, image in enumerate(survey.images):
-        if image.split in ("train", "val") and image.seen.problem is None and image.path not in seen:
-            seen.add(image.path)
-            found.append(at)
-    return found
+        if image.split in ("train", "val") and image.seen.problem is None:
+            places.setdefault(image.path, at)
+    return list(places.values())
 
 
 def _make_units(survey: Survey, groups: Groups, usable: Sequence[int]) -> list[_Unit]:
@@ -155,10 +151,6 @@ def _choose(units: Sequence[_Unit], target: float) -> set[int]:
         if not changed:
             break
     return chosen
-
-
-def _count_images(units: Sequence[_Unit], held: set[int]) -> int:
-    return sum(len(units[number].members) for number in held)
 
 
 def _cut(survey: Survey, groups: Groups, unit: _Unit, max_length: int) -> list[_Unit]:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.frameworks.ultralytics.effective_batch import get_update, halve, limit_accumulation
 from holdfast.remedies import batch_size
-from holdfast.remedies.batch_size import MAX_ACCUMULATED, NOISE, SLOWER, accumulate_less, describe_change
-from holdfast.remedies.learning_rate import scale_rate
-from holdfast.remedies.step import Remedy, RemedyStep, all_or_nothing
+from holdfast.remedies.batch_size import MAX_ACCUMULATED, NOISE, SLOWER, accumulate_fewer, describe_change, scale_rate
+from holdfast.remedies.step import Remedy, all_or_nothing, remedy_step
 
 if TYPE_CHECKING:
     from holdfast.frameworks.ultralytics.effective_batch import Update
@@ -50,18 +49,10 @@ def _keep_decay(context: RemedyContext, before: Update, after: Update) -> list[C
     return [context.change("weight_decay", after.weight_decay, why=why)]
 
 
-MICRO_BATCH = RemedyStep(
-    "micro-batch",
-    "With Ultralytics, `nbs` and `weight_decay` are adjusted if rounding would change the update.",
-    SLOWER,
-    lambda context: _shrink_batch(context, 2),
-    framework="ultralytics",
-)
-BATCH_OF_ONE = replace(
-    batch_size.BATCH_OF_ONE,
-    remedy=lambda context: _shrink_batch(context, 1),
-    framework="ultralytics",
-)
+@remedy_step(SLOWER)
+def micro_batch(context: RemedyContext) -> Remedy | None:
+    """With Ultralytics, `nbs` and `weight_decay` are adjusted if rounding would change the update."""
+    return _shrink_batch(context, 2)
 
 
 def _accumulate_less(context: RemedyContext) -> Remedy | None:
@@ -73,7 +64,10 @@ def _accumulate_less(context: RemedyContext) -> Remedy | None:
         return None
     full, less = before.effective, after.effective
     nbs = context.change("nbs", after.nbs, why=describe_change(full, less), costs=NOISE)
-    return accumulate_less(context, full, less, nbs, *_keep_decay(context, before, after))
+    return accumulate_fewer(context, full, less, nbs, *_keep_decay(context, before, after))
 
 
-ACCUMULATE_LESS = replace(batch_size.ACCUMULATE_LESS, remedy=_accumulate_less, framework="ultralytics")
+BATCH_OF_ONE = replace(
+    batch_size.batch_of_one, remedy=lambda context: _shrink_batch(context, 1), framework="ultralytics"
+)
+ACCUMULATE_LESS = replace(batch_size.accumulate_less, remedy=_accumulate_less, framework="ultralytics")
