@@ -113,10 +113,10 @@ def test_check_is_not_run_without_what_it_needs(need, context, message):
 
 def test_gravest_finding_decides_and_stands_first():
     def finds(context):
-        return Answer("", tuple(finding("a-check", severity, severity) for severity in ("note", "fatal", "warn")))
+        return Answer("", tuple(finding(severity, severity) for severity in ("note", "fatal", "warn")))
 
     def notes(context):
-        return Answer("", (finding("a-check", "note", "by the way"),))
+        return Answer("", (finding("note", "by the way"),))
 
     grave, light = results_of(made(finds), made(notes))
     assert [found.severity for found in grave.findings] == ["fatal", "warn", "note"]
@@ -349,7 +349,7 @@ def test_command_that_cannot_start_is_no_ground(command, tmp_path, monkeypatch):
 def a_report():
     def bad(context):
         remedies = ["install torch 2.3 or newer", "train on the CPU"]
-        return Answer("", (finding("bad", "fatal", "losses come out as \x1b[31mexactly 0", remedies=remedies),))
+        return Answer("", (finding("fatal", "losses come out as \x1b[31mexactly 0", remedies=remedies),))
 
     needy = [made(passes, name, needs=("data",)) for name in ("first", "second")]
     return Report(mac(), tuple(results_of(made(bad, "bad"), made(passes, "good"), *needy)), 1.5)

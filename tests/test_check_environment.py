@@ -13,7 +13,7 @@ from holdfast.machine.macos import MacMachine
 from holdfast.machine.power import Power, parse_pmset, read_supplies
 from holdfast.preflight.case_contexts import GIB, linux, mac
 from holdfast.preflight.checks import all_checks
-from holdfast.preflight.checks.check import finding
+from holdfast.preflight.checks.check import Answer, warn
 from holdfast.preflight.checks.context import _query_facts
 from holdfast.preflight.checks.interpreter import Reply, parse_facts
 from holdfast.preflight.checks.runner import run_all
@@ -252,7 +252,9 @@ def test_energy_is_saved_by_profile(tmp_path):
 
 
 def test_finding_is_made_under_the_checks_name():
-    assert finding("swap-in-use", "warn", "It swaps.").rule == "swap-in-use"
+    check = replace(all_checks()[0], id="swap-in-use", needs=(), run=lambda _: Answer("", (warn("It swaps."),)))
+    (result,) = run_all([check], linux())
+    assert result.findings[0].rule == "swap-in-use"
 
 
 def test_versions_of_the_packages_of_frameworks_are_asked_for():

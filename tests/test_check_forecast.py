@@ -226,9 +226,7 @@ def test_pace_of_a_plain_loop(tmp_path, monkeypatch):
 
 def test_where_something_is_fatal_nothing_is_foretold():
     """What is wrong comes first; the trial would only cost time."""
-    wrong = replace(
-        FORECASTS[0], id="made-up", kind="data", run=lambda _: Answer("", (finding("made-up", "fatal", "x"),))
-    )
+    wrong = replace(FORECASTS[0], id="made-up", kind="data", run=lambda _: Answer("", (finding("fatal", "x"),)))
     results = list(run_all([wrong, *FORECASTS], linux(short_run=recorded(), plan=planned())))
     assert [result.status for result in results] == ["fatal", *["not checked"] * 3]
     assert results[1].message == "made-up found a fatal problem: fix that first, and check again"

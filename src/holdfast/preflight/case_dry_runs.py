@@ -53,9 +53,11 @@ def curve(losses: Sequence[float], factor: float = 1.0, mode: str = "again", **m
     }  # fmt: skip
 
 
-def on_cpu(dry_run: DryRunResult, **context: Any) -> CheckContext:
-    return linux(command=COMMAND, make_dry_run=lambda _: dry_run, **context)
+def on_cpu(*lines: Mapping[str, Any], **recorded: Any) -> CheckContext:
+    dry_run = recorded_dry_run(*lines, **recorded)
+    return linux(command=COMMAND, make_dry_run=lambda _: dry_run)
 
 
-def on_mps(dry_run: DryRunResult, **context: Any) -> CheckContext:
-    return mac(command=COMMAND, make_dry_run=lambda _: dry_run, **context)
+def on_mps(*lines: Mapping[str, Any], **recorded: Any) -> CheckContext:
+    dry_run = recorded_dry_run(*lines, **recorded)
+    return mac(command=COMMAND, make_dry_run=lambda _: dry_run)

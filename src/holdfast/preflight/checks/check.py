@@ -11,8 +11,9 @@ own interpreter (`context.run_program`), which is killed when its time is over.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -166,22 +167,22 @@ class Check:
 
 
 def finding(
-    check: str,
     severity: Severity,
     message: str,
     *,
-    evidence: list[str] | None = None,
-    remedies: list[str] | None = None,
+    evidence: Sequence[str] = (),
+    remedies: Sequence[str] = (),
     confidence: Confidence = "proven",
 ) -> Finding:
+    """Make a finding. The runner adds the id of the check."""
     return Finding(
-        rule=check,
-        severity=severity,
-        message=message,
-        evidence=evidence or [],
-        remedies=remedies or [],
-        confidence=confidence,
+        severity=severity, message=message, evidence=list(evidence), remedies=list(remedies), confidence=confidence
     )
+
+
+fatal = partial(finding, "fatal")
+warn = partial(finding, "warn")
+note = partial(finding, "note")
 
 
 def find_missing_need(check: Check, context: CheckContext) -> str | None:

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.preflight.case_contexts import linux, mac
-from holdfast.preflight.case_dry_runs import on_cpu, on_mps, recorded_dry_run
-from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
+from holdfast.preflight.case_dry_runs import on_cpu, on_mps
+from holdfast.preflight.checks.check import Answer, Case, Check, CheckContext, NotChecked, finding
 from holdfast.preflight.checks.interpreter import Reply
 from holdfast.preflight.dry_run.cache import SECONDS, get_dry_run
 from holdfast.probe.holdfast_probe.env_scripts import canaries as runner
@@ -39,10 +39,8 @@ from holdfast.schema.devices import device_kind, parse_device
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.preflight.checks.check import CheckContext
     from holdfast.schema.verdicts import Finding
 
-ID = "device-canaries"
 CANARIES = Path(canaries.__file__)
 RUNNER = Path(runner.__file__)
 
@@ -83,18 +81,17 @@ def _make_answer(context: CheckContext, reports: Sequence[tuple[str, Sequence[Ma
 def _make_finding(context: CheckContext, device: str, result: Mapping[str, Any]) -> Finding:
     uses = bool(context.command) or context.plan is not None or context.trains_on(device_kind(device))
     return finding(
-        ID,
         "fatal" if uses else "warn",
         f"{device} has a known bug: {result['wrong']}.",
         evidence=[str(result["about"]), f"test {result['canary']}, bug {result['id']} in docs/op_check.md"],
-        remedies=["install the newest torch, and check again", "train on a different device: device=cpu"],
+        remedies=["install the newest torch, and check again", "train on a different device: device=cpu"]
     )
 
 
 def _record_results(wrong: str | None = None) -> list[dict[str, Any]]:
     return [
         {"id": "F01", "canary": "scalar_writes", "about": "zeros(3) (pytorch#122016)", "wrong": wrong},
-        {"id": "F12", "canary": "expanded_gradients", "about": "gradients (pytorch#180201)", "wrong": None},
+        {"id": "F12", "canary": "expanded_gradients", "about": "gradients (pytorch#180201)", "wrong": None}
     ]
 
 
@@ -109,13 +106,13 @@ CHECK = Check(
     run=run,
     seconds=SECONDS,
     cases=lambda: (
-        Case("a script on MPS, no known bug", on_mps(recorded_dry_run(_record_line())), "passed"),
+        Case("a script on MPS, no known bug", on_mps(_record_line()), "passed"),
         Case(
             "a script on MPS, writes of single elements are lost",
-            on_mps(recorded_dry_run(_record_line(_LOST))),
-            "fatal",
+            on_mps(_record_line(_LOST)),
+            "fatal"
         ),
-        Case("a script that uses only the CPU", on_cpu(recorded_dry_run()), "passed"),
+        Case("a script that uses only the CPU", on_cpu(), "passed"),
         Case("no command, a device without known bugs", mac(reply=Reply(({"results": _record_results()},))), "passed"),
         Case(
             "no command, a device with a known bug", mac(reply=Reply(({"results": _record_results(_LOST)},))), "fatal"
@@ -125,9 +122,9 @@ CHECK = Check(
             "no command, a device that does not exist",
             linux(
                 device="mps",
-                reply=Reply(({"results": [{**_record_results()[0], "wrong": "raised RuntimeError: no MPS"}]},)),
+                reply=Reply(({"results": [{**_record_results()[0], "wrong": "raised RuntimeError: no MPS"}]},))
             ),
-            "not checked",
+            "not checked"
         ),
         Case("no command, no device requested", linux(device=None), "not checked"),
     ),

@@ -19,19 +19,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.preflight.case_dry_runs import on_cpu, on_mps, recorded_dry_run
-from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
+from holdfast.preflight.case_dry_runs import on_cpu, on_mps
+from holdfast.preflight.checks.check import Answer, Case, Check, CheckContext, NotChecked, finding
 from holdfast.preflight.dry_run.cache import SECONDS, explain_no_steps, get_dry_run
 from holdfast.schema.devices import parse_device
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.preflight.checks.check import CheckContext
     from holdfast.preflight.dry_run.run import DryRunResult
     from holdfast.schema.verdicts import Finding, Severity
-
-ID = "device-operators"
 
 
 def run(context: CheckContext) -> Answer:
@@ -64,7 +61,6 @@ def _make_finding(line: Mapping[str, Any], dry_run: DryRunResult) -> Finding:
     place = line.get("place") or {}
     where = place.get("yours") or place.get("called") or ""
     return finding(
-        ID,
         _choose_severity(line, dry_run),
         f"{line['operator']} is wrong on {_find_device(line)} ({line['phase']}, step {line['step']}): {line['message']}"
         + (f". This is a known bug: {_format_issue(known)}" if known and _format_issue(known) else "")
@@ -73,10 +69,10 @@ def _make_finding(line: Mapping[str, Any], dry_run: DryRunResult) -> Finding:
             *(_describe_tensor(tensor) for tensor in line["tensors"]),
             *([f"{name}: {value}" for name, value in line["figures"].items()]),
             *([f"called at {where}"] if where else []),
-            *(["the same call was correct when it was repeated"] if line.get("steady") is False else []),
+            *(["the same call was correct when it was repeated"] if line.get("steady") is False else [])
         ],
         remedies=[str(line["workaround"])],
-        confidence="likely" if line.get("steady") is False else "proven",
+        confidence="likely" if line.get("steady") is False else "proven"
     )
 
 
@@ -122,19 +118,19 @@ CHECK = Check(
     needs=("command",),
     seconds=SECONDS,
     cases=lambda: (
-        Case("all results agree with the CPU", on_mps(recorded_dry_run(op_check=[_ENDED])), "passed"),
-        Case("a script that uses only the CPU", on_cpu(recorded_dry_run(op_check=[_NOTHING])), "passed"),
-        Case("an optimizer update is lost", on_mps(recorded_dry_run(op_check=[_WRONG, _ENDED])), "fatal"),
+        Case("all results agree with the CPU", on_mps(op_check=[_ENDED]), "passed"),
+        Case("a script that uses only the CPU", on_cpu(op_check=[_NOTHING]), "passed"),
+        Case("an optimizer update is lost", on_mps(op_check=[_WRONG, _ENDED]), "fatal"),
         Case(
             "the dry run was killed after it reported a wrong result",
-            on_mps(recorded_dry_run(op_check=[_WRONG], code=None)),
-            "fatal",
+            on_mps(op_check=[_WRONG], code=None),
+            "fatal"
         ),
         Case(
             "a missing operator that does not stop the script",
-            on_mps(recorded_dry_run(op_check=[{**_WRONG, "kind": "raises"}, _ENDED])),
-            "warn",
+            on_mps(op_check=[{**_WRONG, "kind": "raises"}, _ENDED]),
+            "warn"
         ),
-        Case("no step was completed", on_mps(recorded_dry_run(losses=(), code=None)), "not checked"),
+        Case("no step was completed", on_mps(losses=(), code=None), "not checked"),
     ),
 )

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.diagnosis.device_parity import StepRecord, step_agreement
-from holdfast.preflight.case_dry_runs import on_cpu, recorded_dry_run
-from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
+from holdfast.preflight.case_dry_runs import on_cpu
+from holdfast.preflight.checks.check import Answer, Case, Check, CheckContext, NotChecked, fatal
 from holdfast.preflight.dry_run.cache import CLEANUP_S, STEPS, get_dry_run_with_steps
 from holdfast.preflight.dry_run.run import find_device_argument, run_in_scratch
 
@@ -30,11 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.diagnosis.device_parity import StepAgreement
-    from holdfast.preflight.checks.check import CheckContext
     from holdfast.preflight.dry_run.run import DryRunResult
     from holdfast.schema.verdicts import Finding
 
-ID = "device-steps-agree"
 SECONDS = 240.0
 ROUNDING = 2.0**-23
 MAX_EVIDENCE = 6
@@ -86,9 +84,7 @@ def make_answer(agreement: StepAgreement, *, asked_cpu: bool, got_cpu: bool) -> 
 
 def _make_finding(agreement: StepAgreement) -> Finding:
     differences = [*agreement.races, *agreement.wrong]
-    return finding(
-        ID,
-        "fatal",
+    return fatal(
         agreement.message[0].upper() + agreement.message[1:] + ".",
         evidence=[
             f"step {difference.step}, {difference.kind} {difference.name}: {difference.one:.6g} and {difference.other:.6g}, {difference.times:.3g} times the rounding tolerance"
@@ -97,7 +93,7 @@ def _make_finding(agreement: StepAgreement) -> Finding:
         remedies=[
             "copy tensors without non_blocking=True",
             "install the newest torch",
-            "train on the CPU",
+            "train on the CPU"
         ],
     )
 
@@ -126,7 +122,7 @@ CHECK = Check(
     needs=("command",),
     seconds=SECONDS,
     cases=lambda: (
-        Case("a script that uses only the CPU", on_cpu(recorded_dry_run(op_check=[_NOTHING])), "passed"),
-        Case("no step was completed", on_cpu(recorded_dry_run(losses=(), code=None)), "not checked"),
+        Case("a script that uses only the CPU", on_cpu(op_check=[_NOTHING]), "passed"),
+        Case("no step was completed", on_cpu(losses=(), code=None), "not checked"),
     ),
 )

@@ -18,17 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.preflight.case_contexts import linux, mac
-from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
+from holdfast.preflight.checks.check import Answer, Case, Check, CheckContext, NotChecked, fatal, finding
 from holdfast.preflight.checks.interpreter import Reply, Torch
 from holdfast.probe.holdfast_probe.env_scripts import device as runner
 from holdfast.probe.holdfast_probe.env_scripts import facts
 from holdfast.schema.devices import device_kind, parse_device
 
 if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import CheckContext
     from holdfast.schema.verdicts import Finding
 
-ID = "device-usable"
 RUNNER = Path(runner.__file__)
 
 
@@ -92,12 +90,10 @@ def _report_absent(name: str, context: CheckContext, torch: Torch) -> Finding:
     else:
         why, remedy = torch.cuda_error or "no driver or no GPU responds", "check the output of nvidia-smi"
     others = [device for device in torch.devices if device not in several]
-    return finding(
-        ID,
-        "fatal",
+    return fatal(
         f"{name} was requested but is not available: {why}.",
         evidence=[f"torch {torch.version} sees {', '.join(torch.devices)}"],
-        remedies=[remedy, f"or train on a different device: device={others[0]}"] if others else [remedy],
+        remedies=[remedy, f"or train on a different device: device={others[0]}"] if others else [remedy]
     )
 
 
@@ -105,13 +101,12 @@ def _report_failure(name: str, problem: str, context: CheckContext, works: dict[
     is_requested = context.trains_on(device_kind(name))
     others = sorted(works, key=lambda device: works[device])
     return finding(
-        ID,
         "fatal" if is_requested or not works else "warn",
         f"{name} exists but cannot be used: {problem}.",
         evidence=[problem],
         remedies=[
             *(f"train on a different device: device={device}" for device in others[:1]),
-            "restart the machine, and check which other programs use the device",
+            "restart the machine, and check which other programs use the device"
         ],
     )
 
@@ -158,7 +153,7 @@ CHECK = Check(
         Case(
             "CUDA requested, GPUs hidden by CUDA_VISIBLE_DEVICES",
             linux(device="cuda:0", facts=_NO_DRIVER, environment={"CUDA_VISIBLE_DEVICES": ""}),
-            "fatal",
+            "fatal"
         ),
         Case("two GPUs requested, only one exists", linux(device="0,1", facts=_CUDA), "fatal"),
         Case("MPS requested on Linux", linux(device="mps"), "fatal"),

@@ -21,17 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.preflight.case_contexts import linux
 from holdfast.preflight.checks import estimates
-from holdfast.preflight.checks.check import Answer, Case, Check, finding
+from holdfast.preflight.checks.check import Answer, Case, Check, CheckContext, fatal, finding
 from holdfast.schema.units import GIB, size
 from holdfast.storage.safe_files import exists
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.preflight.checks.check import CheckContext
     from holdfast.schema.verdicts import Finding
-
-ID = "disk-enough"
 
 
 def run(context: CheckContext) -> Answer:
@@ -53,27 +50,24 @@ def _check_writable(folders: list[Path]) -> Iterator[Finding]:
     for folder in folders:
         existing = next((place for place in (folder, *folder.parents) if exists(place)), folder)
         if not os.access(existing, os.W_OK):
-            yield finding(
-                ID,
-                "fatal",
+            yield fatal(
                 f"{folder} is not writable: checkpoints and the run folder cannot be saved.",
                 evidence=[f"no permission to write to {existing}"],
-                remedies=["start the run in a directory that you can write to, or set project= and --dir to one"],
+                remedies=["start the run in a directory that you can write to, or set project= and --dir to one"]
             )
 
 
 def _check_space(folder: Path, free: int, least: float, needed: float, why: str) -> Iterator[Finding]:
     if free < needed:
         yield finding(
-            ID,
             "fatal" if free < least else "warn",
             f"{size(free)} is free in {folder}, but the run will write about {size(needed)}.",
             evidence=[why, f"one checkpoint and its copy: {size(least)}"],
             remedies=[
                 f"free disk space: {size(needed - free)} more",
-                "or write the results elsewhere: project=DIR, holdfast run --dir DIR",
+                "or write the results elsewhere: project=DIR, holdfast run --dir DIR"
             ],
-            confidence="proven" if free < least else "likely",
+            confidence="proven" if free < least else "likely"
         )
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.preflight.case_contexts import RecordedMachine
 from holdfast.preflight.case_dry_runs import on_cpu, recorded_dry_run
-from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
+from holdfast.preflight.checks.check import Answer, Case, Check, CheckContext, NotChecked, warn
 from holdfast.preflight.checks.estimates import UNCERTAINTY, Span, get_memory_limit
 from holdfast.preflight.dry_run.cache import explain_no_steps
 from holdfast.preflight.dry_run.run import count_occurrences, run_in_scratch
@@ -32,11 +32,9 @@ from holdfast.schema.units import GIB, duration, size
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.preflight.checks.check import CheckContext
     from holdfast.preflight.dry_run.run import DryRunResult
     from holdfast.schema.verdicts import Finding
 
-ID = "forecast-pace"
 SECONDS = 60.0
 WATCHED_S = 12.0
 """From the start, including imports; longer if there are too few steps by then."""
@@ -68,7 +66,7 @@ def run(context: CheckContext) -> Answer:
     message = [
         f"a step takes {_format_time(step.expected)} ({_format_time(step.low)} to {_format_time(step.high)}), {wait_share:.0%} of it waiting for data",
         *_describe_epoch(dry_run, step, steps),
-        f"peak memory is {size(dry_run.peak_memory)}; {size(limit)} is {limit_name}",
+        f"peak memory is {size(dry_run.peak_memory)}; {size(limit)} is {limit_name}"
     ]
     return Answer("; ".join(message), tuple(_findings(dry_run, limit, limit_name)))
 
@@ -108,13 +106,11 @@ def _findings(dry_run: DryRunResult, limit: int, limit_name: str) -> list[Findin
     if dry_run.peak_memory <= MAX_SHARE * limit:
         return []
     return [
-        finding(
-            ID,
-            "warn",
+        warn(
             f"The script used {size(dry_run.peak_memory)} in its first {dry_run.seconds:.0f} s, and {size(limit)} is {limit_name}.",
             evidence=[f"all of its processes together, sampled every half second for {dry_run.seconds:.0f} s"],
             remedies=["use a smaller batch with gradient accumulation", "close other programs"],
-            confidence="likely",
+            confidence="likely"
         )
     ]
 
@@ -134,7 +130,7 @@ def _record_run(*, steps: int = 40, peak: float = 1.0, loader: int | None = 500,
         "peak_memory": int(peak * GIB),
         "code": None,
         "seconds": 12.0,
-        **more,
+        **more
     }
     return recorded_dry_run(**known)  # type: ignore[arg-type]
 

@@ -16,16 +16,9 @@ not checked.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from holdfast.preflight.case_dry_runs import FALLING, curve, experiments, on_cpu, recorded_dry_run
-from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
+from holdfast.preflight.case_dry_runs import FALLING, curve, experiments, on_cpu
+from holdfast.preflight.checks.check import Answer, Case, Check, CheckContext, NotChecked, fatal
 from holdfast.preflight.dry_run.cache import SECONDS, get_dry_run_with_experiments
-
-if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import CheckContext
-
-ID = "learning-all-move"
 
 
 def run(context: CheckContext) -> Answer:
@@ -54,14 +47,12 @@ def run(context: CheckContext) -> Answer:
     return Answer(
         message,
         (
-            finding(
-                ID,
-                "fatal",
+            fatal(
                 f"{'A tensor gets' if still == 1 else f'{still} tensors get'} gradients and never change{'s' if still == 1 else ''}: {names}.",
                 evidence=[message, *moved["names"]],
                 remedies=[
                     "make these parameters contiguous: parameter.data = parameter.data.contiguous()",
-                    "check that the optimizer updates the parameters themselves, not copies of them",
+                    "check that the optimizer updates the parameters themselves, not copies of them"
                 ],
             ),
         ),
@@ -79,21 +70,21 @@ CHECK = Check(
     needs=("command",),
     seconds=SECONDS,
     cases=lambda: (
-        Case("all tensors change", on_cpu(recorded_dry_run(experiments(), curve(FALLING))), "passed"),
+        Case("all tensors change", on_cpu(experiments(), curve(FALLING)), "passed"),
         Case(
             "one tensor does not change",
-            on_cpu(recorded_dry_run(experiments(), curve(FALLING, moved=_moved(7, 1)))),
-            "fatal",
+            on_cpu(experiments(), curve(FALLING, moved=_moved(7, 1))),
+            "fatal"
         ),
         Case(
             "one tensor changes only at a higher learning rate",
-            on_cpu(recorded_dry_run(experiments(), curve(FALLING, moved=_moved(7, 1)), curve(FALLING, 10.0))),
-            "passed",
+            on_cpu(experiments(), curve(FALLING, moved=_moved(7, 1)), curve(FALLING, 10.0)),
+            "passed"
         ),
         Case(
             "all parameters are in half precision",
-            on_cpu(recorded_dry_run(experiments(), curve(FALLING, moved=_moved(0, 0, too_small=8)))),
-            "not checked",
+            on_cpu(experiments(), curve(FALLING, moved=_moved(0, 0, too_small=8))),
+            "not checked"
         ),
     ),
 )

@@ -20,16 +20,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.diagnosis.overfit import loss_curve, same_curve
-from holdfast.preflight.case_dry_runs import FALLING, curve, experiments, on_cpu, recorded_dry_run
-from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
+from holdfast.preflight.case_dry_runs import FALLING, curve, experiments, on_cpu
+from holdfast.preflight.checks.check import Answer, Case, Check, CheckContext, NotChecked, finding
 from holdfast.preflight.dry_run.cache import SECONDS, get_dry_run_with_experiments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.preflight.checks.check import CheckContext
 
-ID = "learning-depends-on-data"
 MIN_LENGTH = 2
 
 
@@ -69,15 +67,14 @@ def run(context: CheckContext) -> Answer:
         message,
         (
             finding(
-                ID,
                 "fatal" if similarity == "equal" and certain and not (already and real_curve.clear) else "warn",
                 what,
                 evidence=[message],
                 remedies=[
                     "print the inputs just before the forward pass: an integer division, a mask or a wrong name can make them 0",
-                    "check what the DataLoader yields, and which part of it the training loop uses",
+                    "check what the DataLoader yields, and which part of it the training loop uses"
                 ],
-                confidence="proven" if similarity == "equal" and certain else "likely",
+                confidence="proven" if similarity == "equal" and certain else "likely"
             ),
         ),
     )
@@ -97,39 +94,39 @@ CHECK = Check(
     cases=lambda: (
         Case(
             "the model learns less without inputs",
-            on_cpu(recorded_dry_run(experiments(), curve(FALLING), curve(_BIASED, mode="zeroed"))),
-            "passed",
+            on_cpu(experiments(), curve(FALLING), curve(_BIASED, mode="zeroed")),
+            "passed"
         ),
         Case(
             "inputs do not matter",
-            on_cpu(recorded_dry_run(experiments(), curve(FALLING), curve(FALLING, mode="zeroed"))),
-            "fatal",
+            on_cpu(experiments(), curve(FALLING), curve(FALLING, mode="zeroed")),
+            "fatal"
         ),
         Case(
             "inputs do not matter, but Holdfast had to guess which tensor is the input",
-            on_cpu(recorded_dry_run(experiments(certain=False), curve(FALLING), curve(FALLING, mode="zeroed"))),
-            "warn",
+            on_cpu(experiments(certain=False), curve(FALLING), curve(FALLING, mode="zeroed")),
+            "warn"
         ),
         Case(
             "inputs hardly matter",
-            on_cpu(recorded_dry_run(experiments(), curve(FALLING), curve([x + 0.001 for x in FALLING], mode="zeroed"))),
-            "warn",
+            on_cpu(experiments(), curve(FALLING), curve([x + 0.001 for x in FALLING], mode="zeroed")),
+            "warn"
         ),
         Case(
             "the inputs of the first batch are 0",
-            on_cpu(recorded_dry_run(experiments(), curve(FALLING), curve(FALLING, mode="zeroed", zero_already=True))),
-            "warn",
+            on_cpu(experiments(), curve(FALLING), curve(FALLING, mode="zeroed", zero_already=True)),
+            "warn"
         ),
         Case(
             "the loss is NaN without inputs",
-            on_cpu(recorded_dry_run(experiments(), curve(FALLING), curve([2.4, float("nan")], mode="zeroed"))),
-            "passed",
+            on_cpu(experiments(), curve(FALLING), curve([2.4, float("nan")], mode="zeroed")),
+            "passed"
         ),
         Case(
             "the script reads only one batch and keeps it",
-            on_cpu(recorded_dry_run(experiments(), curve(FALLING, given=0))),
-            "not checked",
+            on_cpu(experiments(), curve(FALLING, given=0)),
+            "not checked"
         ),
-        Case("the loss is constant", on_cpu(recorded_dry_run(experiments(), curve([2.3] * 24))), "not checked"),
+        Case("the loss is constant", on_cpu(experiments(), curve([2.3] * 24)), "not checked"),
     ),
 )

@@ -24,14 +24,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.preflight.case_dry_runs import experiments, on_cpu, on_mps, recorded_dry_run
-from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
+from holdfast.preflight.case_dry_runs import experiments, on_cpu, on_mps
+from holdfast.preflight.checks.check import Answer, Case, Check, CheckContext, NotChecked, fatal, note
 from holdfast.preflight.dry_run.cache import SECONDS, explain_blocked_write, explain_no_steps, get_dry_run
 from holdfast.preflight.dry_run.findings import find_problems
 from holdfast.schema import events
 
 if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import CheckContext
     from holdfast.preflight.dry_run.run import DryRunResult
     from holdfast.schema.verdicts import Finding
 
@@ -78,12 +77,10 @@ def _convert(found: Finding) -> Finding:
 def _report_exit(dry_run: DryRunResult) -> Finding:
     when = f"after {dry_run.steps} steps" if dry_run.steps else "before its first step"
     last = f": {dry_run.last_lines[-1][:300]}" if dry_run.last_lines else ""
-    return finding(
-        ID,
-        "fatal",
+    return fatal(
         f"The script crashes {when}, with exit status {dry_run.code}{last}.",
         evidence=list(dry_run.last_lines[-MAX_NAMED:]),
-        remedies=["fix this error, and check again"],
+        remedies=["fix this error, and check again"]
     )
 
 
@@ -91,54 +88,44 @@ def _report_files(dry_run: DryRunResult) -> list[Finding]:
     notes = []
     if dry_run.changed:
         notes.append(
-            finding(
-                ID,
-                "note",
+            note(
                 f"Files in the working directory changed during the dry run: {_format_paths(dry_run.changed)}.",
                 evidence=list(dry_run.changed),
                 remedies=[
                     "check these files: unless a different program changed them, native code in the script writes to an absolute path"
                 ],
-                confidence="possible",
+                confidence="possible"
             )
         )
     if dry_run.created:
         notes.append(
-            finding(
-                ID,
-                "note",
+            note(
                 f"The script created files outside its working directory: {_format_paths(dry_run.created)}.",
-                evidence=dry_run.created,
+                evidence=dry_run.created
             )
         )
     if dry_run.refused_paths:
         notes.append(
-            finding(
-                ID,
-                "note",
+            note(
                 f"Writes outside the scratch copy were blocked: {_format_paths(dry_run.refused_paths)}.",
                 evidence=dry_run.refused_paths,
-                remedies=["a real run will write there: change the path if this is not intended"],
+                remedies=["a real run will write there: change the path if this is not intended"]
             )
         )
     if dry_run.unconfined:
         notes.append(
-            finding(
-                ID,
-                "note",
+            note(
                 "On this system, writes to your files by native libraries and other programs were not prevented"
                 f" ({dry_run.unconfined}); writes by Python code were."
                 + (f" The script used: {_format_paths(dry_run.external_writers)}." if dry_run.external_writers else ""),
-                evidence=dry_run.external_writers,
+                evidence=dry_run.external_writers
             )
         )
     elif crashed(dry_run) and not dry_run.blocked_path:
         notes.append(
-            finding(
-                ID,
-                "note",
+            note(
                 "The script could not write outside the scratch copy. If that is the cause of the failure, check again with --no-confine.",
-                evidence=[f"exit status {dry_run.code}, and no blocked write was recorded"],
+                evidence=[f"exit status {dry_run.code}, and no blocked write was recorded"]
             )
         )
     return notes
@@ -169,42 +156,36 @@ CHECK = Check(
     needs=("command",),
     seconds=SECONDS,
     cases=lambda: (
-        Case("no problem", on_cpu(recorded_dry_run(experiments(False, "no DataLoader"))), "passed"),
+        Case("no problem", on_cpu(experiments(False, "no DataLoader")), "passed"),
         Case(
             "the box loss is 0 although there are boxes",
-            on_mps(recorded_dry_run(experiments(), events=_UNMATCHED)),
-            "fatal",
+            on_mps(experiments(), events=_UNMATCHED),
+            "fatal"
         ),
-        Case("all losses are 0", on_cpu(recorded_dry_run(losses=[0.0] * 27)), "fatal"),
+        Case("all losses are 0", on_cpu(losses=[0.0] * 27), "fatal"),
         Case(
             "the script crashes before its first step",
             on_cpu(
-                recorded_dry_run(
-                    losses=(), code=1, last_lines=("Traceback (most recent call last):", "KeyError: 'label'")
-                )
-            ),
-            "fatal",
+                    losses=(), code=1, last_lines=("Traceback (most recent call last):", "KeyError: 'label'")),
+            "fatal"
         ),
-        Case("no step is completed in time", on_cpu(recorded_dry_run(losses=(), code=None)), "not checked"),
+        Case("no step is completed in time", on_cpu(losses=(), code=None), "not checked"),
         Case(
             "the steps run in child processes",
-            on_cpu(recorded_dry_run(losses=(), events=(events.Step(at=1.0, step=1, seconds=0.1, loss=2.0),))),
-            "passed",
+            on_cpu(losses=(), events=(events.Step(at=1.0, step=1, seconds=0.1, loss=2.0),)),
+            "passed"
         ),
-        Case("the command does not train a model", on_cpu(recorded_dry_run(losses=(), code=0)), "not checked"),
+        Case("the command does not train a model", on_cpu(losses=(), code=0), "not checked"),
         Case(
             "the script creates a file elsewhere",
-            on_cpu(recorded_dry_run({"event": "file", "what": "made", "path": "/data/log.txt", "how": "open"})),
-            "passed",
+            on_cpu({"event": "file", "what": "made", "path": "/data/log.txt", "how": "open"}),
+            "passed"
         ),
         Case(
             "the script fails because a write was blocked",
             on_cpu(
-                recorded_dry_run(
-                    {"event": "file", "what": "refused", "path": "/data/log.txt", "how": "open"}, losses=(), code=1
-                )
-            ),
-            "not checked",
+                    {"event": "file", "what": "refused", "path": "/data/log.txt", "how": "open"}, losses=(), code=1),
+            "not checked"
         ),
     ),
 )

@@ -22,16 +22,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.overfit import MIN_COUNT, loss_curve
-from holdfast.preflight.case_dry_runs import FALLING, LEVEL, curve, experiments, on_cpu, recorded_dry_run
-from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
+from holdfast.preflight.case_dry_runs import FALLING, LEVEL, curve, experiments, on_cpu
+from holdfast.preflight.checks.check import Answer, Case, Check, CheckContext, NotChecked, fatal, warn
 from holdfast.preflight.dry_run.cache import SECONDS, get_dry_run_with_experiments
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.overfit import LossCurve
-    from holdfast.preflight.checks.check import CheckContext
     from holdfast.schema.verdicts import Finding
-
-ID = "learning-one-batch"
 
 
 def run(context: CheckContext) -> Answer:
@@ -73,30 +70,26 @@ def _make_finding(by_factor: dict[float, LossCurve]) -> Finding:
         for factor, curve in by_factor.items()
     ]
     if all(curve.constant for curve in by_factor.values()):
-        return finding(
-            ID,
-            "fatal",
+        return fatal(
             f"The loss stays at {next(iter(by_factor.values())).first:.6g}: no step on the same batch "
             "changes it. The model cannot learn.",
             evidence=evidence,
             remedies=[
                 "check how the loss is computed from the model's output: detach(), argmax, .item() or a new tensor breaks the graph",
                 "check which parameters the optimizer has",
-                "on an accelerator, run a few steps on the CPU: if the loss changes there, the accelerator is the cause",
+                "on an accelerator, run a few steps on the CPU: if the loss changes there, the accelerator is the cause"
             ],
         )
-    return finding(
-        ID,
-        "warn",
+    return warn(
         "One batch was repeated, and the loss did not clearly fall at any of the learning rates that were tried: "
         f"{', '.join(f'{factor:g}' for factor in by_factor)} times the planned learning rate.",
         evidence=evidence,
         remedies=[
             "compare the labels of one batch with its inputs",
             "on an accelerator, run a few steps on the CPU and compare",
-            "if this loss is not supposed to fall, skip this check: --skip learning-one-batch",
+            "if this loss is not supposed to fall, skip this check: --skip learning-one-batch"
         ],
-        confidence="likely",
+        confidence="likely"
     )
 
 
@@ -106,38 +99,38 @@ CHECK = Check(
     needs=("command",),
     seconds=SECONDS,
     cases=lambda: (
-        Case("the loss falls", on_cpu(recorded_dry_run(experiments(), curve(FALLING))), "passed"),
+        Case("the loss falls", on_cpu(experiments(), curve(FALLING)), "passed"),
         Case(
             "the loss falls at a tenth of the learning rate",
-            on_cpu(recorded_dry_run(experiments(), curve([2.0, 9.0, 40.0]), curve(FALLING, 0.1))),
-            "passed",
+            on_cpu(experiments(), curve([2.0, 9.0, 40.0]), curve(FALLING, 0.1)),
+            "passed"
         ),
         Case(
             "the loss is constant",
-            on_cpu(recorded_dry_run(experiments(), curve([2.3] * 24), curve([2.3] * 24, 10.0))),
-            "fatal",
+            on_cpu(experiments(), curve([2.3] * 24), curve([2.3] * 24, 10.0)),
+            "fatal"
         ),
         Case(
             "the loss only fluctuates",
-            on_cpu(recorded_dry_run(experiments(), curve(LEVEL), curve(LEVEL, 10.0))),
-            "warn",
+            on_cpu(experiments(), curve(LEVEL), curve(LEVEL, 10.0)),
+            "warn"
         ),
         Case(
             "the loss rises",
-            on_cpu(recorded_dry_run(experiments(), curve(FALLING[::-1]), curve(FALLING[::-1], 0.1))),
-            "warn",
+            on_cpu(experiments(), curve(FALLING[::-1]), curve(FALLING[::-1], 0.1)),
+            "warn"
         ),
         Case(
             "the script reads only one batch, and the loss does not fall",
-            on_cpu(recorded_dry_run(experiments(), curve(LEVEL, given=0))),
-            "not checked",
+            on_cpu(experiments(), curve(LEVEL, given=0)),
+            "not checked"
         ),
         Case(
             "several optimizers (a GAN)",
-            on_cpu(recorded_dry_run(experiments(False, "several optimizers step"))),
-            "not checked",
+            on_cpu(experiments(False, "several optimizers step")),
+            "not checked"
         ),
-        Case("too few steps in time", on_cpu(recorded_dry_run(experiments(), curve([2.3, 2.2, 2.1]))), "not checked"),
-        Case("no step was completed", on_cpu(recorded_dry_run(losses=(), code=None)), "not checked"),
+        Case("too few steps in time", on_cpu(experiments(), curve([2.3, 2.2, 2.1])), "not checked"),
+        Case("no step was completed", on_cpu(losses=(), code=None), "not checked"),
     ),
 )

@@ -19,17 +19,15 @@ from typing import TYPE_CHECKING
 
 from holdfast.preflight.case_contexts import RecordedMachine, linux, mac
 from holdfast.preflight.checks import estimates
-from holdfast.preflight.checks.check import Answer, Case, Check, finding
+from holdfast.preflight.checks.check import Answer, Case, Check, CheckContext, finding, warn
 from holdfast.schema.units import GIB, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.machine import SystemMemory
-    from holdfast.preflight.checks.check import CheckContext
     from holdfast.schema.verdicts import Finding
 
-ID = "memory-enough"
 MIN_SHARE = 0.4
 """A share of the minimum. With less than this, even importing torch swaps."""
 
@@ -51,21 +49,18 @@ def _findings(context: CheckContext, memory: SystemMemory, needed: float, why: s
         if "workers" in why:
             remedies.append("workers=2, or 0")
         yield finding(
-            ID,
             "fatal" if memory.available < MIN_SHARE * estimates.TORCH_BYTES else "warn",
             f"{size(memory.available)} of memory is available, but training needs about {size(needed)} to start.",
             evidence=[why, f"{size(memory.limit)} in total, limited by {memory.limited_by}"],
             remedies=remedies or ["use a machine with more memory, or give the container more"],
-            confidence="likely",
+            confidence="likely"
         )
     budget = context.plan.budget.memory if context.plan is not None else None
     if budget is not None and budget > memory.available:
-        yield finding(
-            ID,
-            "warn",
+        yield warn(
             f"The plan's budget is {size(budget)}, but only {size(memory.available)} is available now.",
             evidence=[f"{size(memory.limit)} in total, limited by {memory.limited_by}"],
-            remedies=["close other programs, or lower memory under [budget]"],
+            remedies=["close other programs, or lower memory under [budget]"]
         )
 
 

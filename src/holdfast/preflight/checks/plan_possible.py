@@ -10,24 +10,17 @@ and the folders exist? Is there enough disk space for what the plan will write? 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.preflight.case_contexts import linux
-from holdfast.preflight.checks.check import Answer, Case, Check, finding
+from holdfast.preflight.checks.check import Answer, Case, Check, CheckContext, fatal
 from holdfast.preflight.validate_plan import validate
 from holdfast.schema.plan import Plan
-
-if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import CheckContext
-
-ID = "plan-possible"
 
 
 def run(context: CheckContext) -> Answer:
     assert context.plan is not None
     result = validate(context.plan)
-    problems = [finding(ID, "fatal", problem, evidence=[problem]) for problem in result.problems]
-    notes = [finding(ID, "note", note, evidence=[note]) for note in result.notes]
+    problems = [fatal(problem, evidence=[problem]) for problem in result.problems]
+    notes = [note(text, evidence=[text]) for text in result.notes]
     stages = max(1, len(context.plan.stages))
     return Answer(f"{stages} stage{'s' if stages > 1 else ''}, and everything they need exists", (*problems, *notes))
 
@@ -41,7 +34,7 @@ CHECK = Check(
         Case(
             "a plan whose working directory does not exist",
             linux(plan=Plan(cwd="/nowhere/at/all", command=["python", "train.py"])),
-            "fatal",
+            "fatal"
         ),
         Case("a command without a plan", linux(command=("python", "train.py")), "not checked"),
     ),

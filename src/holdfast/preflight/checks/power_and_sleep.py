@@ -16,16 +16,13 @@ from typing import TYPE_CHECKING
 from holdfast.machine.keep_awake import not_kept
 from holdfast.machine.power import Power
 from holdfast.preflight.case_contexts import RecordedMachine, linux, mac
-from holdfast.preflight.checks.check import Answer, Case, Check, finding
+from holdfast.preflight.checks.check import Answer, Case, Check, CheckContext, finding, warn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.machine.base import AwakeResult
-    from holdfast.preflight.checks.check import CheckContext
     from holdfast.schema.verdicts import Finding
-
-ID = "power-and-sleep"
 
 
 def run(context: CheckContext) -> Answer:
@@ -42,30 +39,25 @@ def run(context: CheckContext) -> Answer:
 def _findings(power: Power, awake: AwakeResult, *, on_mac: bool) -> Iterator[Finding]:
     charge = f" at {power.charge}%" if power.charge is not None else ""
     if power.on_battery:
-        yield finding(
-            ID,
-            "warn",
+        yield warn(
             f"The machine runs on battery{charge}: training drains it within an hour or two, and the machine sleeps when the lid is closed.",
             evidence=[f"power: battery{charge}"],
-            remedies=["plug in the machine"],
+            remedies=["plug in the machine"]
         )
     if power.saving:
         where = "System Settings, Battery: Low Power Mode off (or: sudo pmset -a lowpowermode 0)"
-        yield finding(
-            ID,
-            "warn",
+        yield warn(
             "Low-power mode is on: the machine computes at reduced speed.",
             evidence=["low-power mode is on"],
-            remedies=[where if on_mac else "powerprofilesctl set performance, or balanced"],
+            remedies=[where if on_mac else "powerprofilesctl set performance, or balanced"]
         )
     if not awake.kept and power.sleeps_after != 0:
         after = f", and it falls asleep after {power.sleeps_after} min of inactivity" if power.sleeps_after else ""
         yield finding(
-            ID,
             "warn" if power.sleeps_after else "note",
             f"{awake.message.rstrip('.')}{after}.",
             evidence=[awake.message],
-            remedies=["sudo pmset -c sleep 0" if on_mac else "turn off automatic suspend in the system settings"],
+            remedies=["sudo pmset -c sleep 0" if on_mac else "turn off automatic suspend in the system settings"]
         )
 
 
@@ -83,7 +75,7 @@ CHECK = Check(
         Case(
             "the machine sleeps, and Holdfast cannot keep it awake",
             mac(machine=_machine("no caffeinate", sleeps_after=10)),
-            "warn",
+            "warn"
         ),
         Case(
             "Holdfast cannot keep it awake, but it never sleeps", mac(machine=_machine("no", sleeps_after=0)), "passed"

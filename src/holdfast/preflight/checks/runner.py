@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from holdfast.preflight.checks import all_checks
 from holdfast.preflight.checks.check import NotChecked, find_missing_need
 from holdfast.preflight.checks.context import FACTS_SECONDS, build_context
@@ -113,7 +115,7 @@ def _redact(results: tuple[Result, ...], context: CheckContext) -> tuple[Result,
         replace(
             result,
             message=redactor.text(result.message),
-            findings=tuple(redactor.event(found) for found in result.findings),
+            findings=tuple(redactor.event(found) for found in result.findings)
         )
         for result in results
     )
@@ -127,7 +129,7 @@ def select_checks(only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[C
             near = get_close_matches(name, sorted(known), n=3)
             raise UsageError(
                 f"There is no check called {name!r}.",
-                next_step=f"use one of these names: {', '.join(near or sorted(known))}",
+                next_step=f"use one of these names: {', '.join(near or sorted(known))}"
             )
     return tuple(
         check
@@ -193,7 +195,8 @@ def _make_result(check: Check, outcome: Answer | BaseException | None, limit: fl
         return Result(check, "not checked", str(outcome))
     if isinstance(outcome, BaseException):
         return Result(check, "not checked", f"the check itself failed ({type(outcome).__name__}: {outcome})")
-    findings = tuple(sorted(outcome.findings, key=lambda found: ("fatal", "warn", "note").index(found.severity)))
+    named = (msgspec.structs.replace(found, rule=check.id) for found in outcome.findings)
+    findings = tuple(sorted(named, key=lambda found: ("fatal", "warn", "note").index(found.severity)))
     worst = findings[0].severity if findings else "note"
     status: Status = "passed" if worst == "note" else worst
     return Result(check, status, outcome.message, findings)

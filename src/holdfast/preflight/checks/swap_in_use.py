@@ -13,16 +13,10 @@ Sources: ultralytics#24065, ultralytics#22621.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.preflight.case_contexts import RecordedMachine, linux, mac
-from holdfast.preflight.checks.check import Answer, Case, Check, finding
+from holdfast.preflight.checks.check import Answer, Case, Check, CheckContext, warn
 from holdfast.schema.units import GIB, size
 
-if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import CheckContext
-
-ID = "swap-in-use"
 MAX_SHARE = 0.25
 """A share of physical memory. Any machine accumulates less than this in a week."""
 
@@ -36,18 +30,16 @@ def run(context: CheckContext) -> Answer:
     evidence = [f"{size(memory.swap_used)} of swap in use, {size(memory.total)} of memory"]
     if memory.pressure:
         evidence.append(f"memory pressure: {memory.pressure}")
-    warning = finding(
-        ID,
-        "warn",
+    warning = warn(
         f"The machine is already swapping: {size(memory.swap_used)} of swap in use with {size(memory.total)} of memory"
         + (f", and the memory pressure is {memory.pressure}" if pressed else "")
         + ". Training will be many times slower, or will be killed.",
         evidence=evidence,
         remedies=[
             "close programs that use a lot of memory (browser, other training runs, virtual machines)",
-            "or restart the machine",
+            "or restart the machine"
         ],
-        confidence="likely",
+        confidence="likely"
     )
     return Answer(message, (warning,))
 

@@ -14,17 +14,10 @@ Sources: pytorch/vision#9077, pytorch/vision#8289, ultralytics#20311.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.diagnosis.versions import format_version, torchvision_for
 from holdfast.preflight.case_contexts import linux, mac
-from holdfast.preflight.checks.check import Answer, Case, Check, NotChecked, finding
+from holdfast.preflight.checks.check import Answer, Case, Check, CheckContext, NotChecked, warn
 from holdfast.schema.shell_text import shell_quote
-
-if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import CheckContext
-
-ID = "torchvision-loads"
 
 
 def run(context: CheckContext) -> Answer:
@@ -54,7 +47,7 @@ def run(context: CheckContext) -> Answer:
         "written in plain torch; without Holdfast a detector crashes."
     )
     remedy = f'{shell_quote(python.executable)} -m pip install --force-reinstall --no-deps "{requirement}"{index}'
-    return Answer(message, (finding(ID, "warn", message, evidence=[problem], remedies=[remedy]),))
+    return Answer(message, (warn(message, evidence=[problem], remedies=[remedy]),))
 
 
 _MISSING = {"torchvision": "RuntimeError: operator torchvision::nms does not exist"}
@@ -68,14 +61,14 @@ CHECK = Check(
         Case(
             "torchvision crashes the process",
             linux(facts={"torchvision": None, "died": "torchvision: it was killed by SIGSEGV"}),
-            "warn",
+            "warn"
         ),
         Case("both from the same source", linux(), "passed"),
         Case("both installed on a Mac", mac(), "passed"),
         Case(
             "torchvision is not installed",
             linux(facts={"packages": {"torch": "2.13.0"}, "torchvision": None}),
-            "not checked",
+            "not checked"
         ),
     ),
 )

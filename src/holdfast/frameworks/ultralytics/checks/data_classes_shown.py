@@ -11,14 +11,9 @@ with only three validation objects adds noise to it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.diagnosis.dataset import classes
 from holdfast.frameworks.ultralytics.dataset_scan import SECONDS, get_survey
-from holdfast.preflight.checks.check import Answer, Check
-
-if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import CheckContext
+from holdfast.preflight.checks.check import Answer, Check, CheckContext
 
 ID = "data-classes-shown"
 

@@ -22,15 +22,10 @@ Sources: `ultralytics/data/utils.py` (`verify_image_label`, `check_image`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.diagnosis.dataset import readable
 from holdfast.frameworks.ultralytics.dataset_scan import SECONDS, get_survey, read_data
-from holdfast.preflight.checks.check import Answer, Check, NotChecked, finding
+from holdfast.preflight.checks.check import Answer, Check, CheckContext, NotChecked, fatal
 from holdfast.schema.errors import DataSetInvalid
-
-if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import CheckContext
 
 ID = "data-images-readable"
 
@@ -43,12 +38,10 @@ def run(context: CheckContext) -> Answer:
         return Answer(
             f"the dataset {context.data} cannot be used",
             (
-                finding(
-                    ID,
-                    "fatal",
+                fatal(
                     problems[0],
                     evidence=problems[1:],
-                    remedies=["fix the YAML file of the dataset, or its folders"],
+                    remedies=["fix the YAML file of the dataset, or its folders"]
                 ),
             ),
         )

@@ -17,14 +17,9 @@ Sources: `ultralytics/data/utils.py` (`verify_image_label`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.diagnosis.dataset import labels
 from holdfast.frameworks.ultralytics.dataset_scan import SECONDS, get_survey
-from holdfast.preflight.checks.check import Answer, Check
-
-if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import CheckContext
+from holdfast.preflight.checks.check import Answer, Check, CheckContext
 
 ID = "data-labels-sound"
 

@@ -13,14 +13,11 @@ If this `imgsz` is above 1280, the finding suggests a tile size to cut the image
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.diagnosis.dataset import sizes
 from holdfast.frameworks.ultralytics.dataset_scan import SECONDS, get_survey
-from holdfast.preflight.checks.check import Answer, Check, NotChecked
-
-if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import CheckContext
+from holdfast.preflight.checks.check import Answer, Check, CheckContext, NotChecked
 
 ID = "data-objects-visible"
 DEFAULT = 640

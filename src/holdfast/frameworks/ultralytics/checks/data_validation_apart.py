@@ -18,16 +18,11 @@ not identify the video.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.diagnosis.dataset import leakage
 from holdfast.frameworks.ultralytics.dataset_scan import SECONDS, get_data_and_survey
 from holdfast.frameworks.ultralytics.write_split import write
-from holdfast.preflight.checks.check import Answer, Check, finding
+from holdfast.preflight.checks.check import Answer, Check, CheckContext, warn
 from holdfast.schema.errors import FolderNotWritable
-
-if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import CheckContext
 
 ID = "data-validation-apart"
 
@@ -42,7 +37,7 @@ def run(context: CheckContext) -> Answer:
     try:
         written = write(split, context.cwd / context.write_split, data)
     except FolderNotWritable as error:
-        warning = finding(ID, "warn", error.what, remedies=["specify a different folder with --write-split"])
+        warning = warn(error.what, remedies=["specify a different folder with --write-split"])
         return Answer(judged.message, (*judged.findings, warning))
     return Answer(f"{judged.message}; a split by group is {written}", judged.findings)
 

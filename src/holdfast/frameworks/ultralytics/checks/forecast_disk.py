@@ -13,21 +13,16 @@ free space in the target folder.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from holdfast.frameworks.ultralytics.checks.forecast_memory import recorded
 from holdfast.frameworks.ultralytics.cost_estimate import merge_settings
 from holdfast.frameworks.ultralytics.forecast_trial import SECONDS, ShortRun, get_short_run
 from holdfast.frameworks.ultralytics.short_run import make_request
 from holdfast.preflight.case_contexts import linux
-from holdfast.preflight.checks.check import Answer, Case, Check, finding
+from holdfast.preflight.checks.check import Answer, Case, Check, CheckContext, finding
 from holdfast.schema.units import GIB, size
 from holdfast.supervisor.stage_command import stages_of
 
-if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import CheckContext
-
-ID = "forecast-disk"
 SNAPSHOTS = 4
 """Three are kept while the next one is written."""
 MAX_LOGS = 64 << 20
@@ -49,15 +44,14 @@ def run(context: CheckContext) -> Answer:
         message,
         (
             finding(
-                ID,
                 "fatal" if free < 2 * least else "warn",
                 f"About {size(total)} will be written, but only {size(free)} is free in {folder}.",
                 evidence=[why],
                 remedies=[
                     f"free disk space: {size(total - free)} more",
-                    "or write the results elsewhere: project in [settings]",
+                    "or write the results elsewhere: project in [settings]"
                 ],
-                confidence="likely",
+                confidence="likely"
             ),
         ),
     )
@@ -71,7 +65,7 @@ def estimate_written(found: ShortRun) -> dict[str, int]:
         "snapshots": SNAPSHOTS * measured.snapshot,
         # best.pt, last.pt and their backups.
         "weights": 4 * len(stages) * measured.checkpoint,
-        "plots and logs": len(stages) * measured.beside + MAX_LOGS,
+        "plots and logs": len(stages) * measured.beside + MAX_LOGS
     }
     kept = 0
     for stage in stages:

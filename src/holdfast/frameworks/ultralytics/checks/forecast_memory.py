@@ -30,17 +30,15 @@ from holdfast.frameworks.ultralytics.forecast_trial import (
 from holdfast.frameworks.ultralytics.short_run import Measurement, measure
 from holdfast.frameworks.ultralytics.short_run_metrics import ShortRunTiming
 from holdfast.preflight.case_contexts import RecordedMachine, linux
-from holdfast.preflight.checks.check import Answer, Case, Check, finding
+from holdfast.preflight.checks.check import Answer, Case, Check, CheckContext, fatal, finding, warn
 from holdfast.preflight.checks.estimates import get_memory_limit
 from holdfast.schema.plan import Budget, Plan
 from holdfast.schema.units import GIB, size
 
 if TYPE_CHECKING:
-    from holdfast.preflight.checks.check import CheckContext
     from holdfast.preflight.checks.estimates import Span
     from holdfast.schema.verdicts import Finding
 
-ID = "forecast-memory"
 EXTRA_RUNS = 2
 """Short runs needed to find out what would fit."""
 
@@ -70,24 +68,21 @@ def _findings(context: CheckContext, found: ShortRun, memory: Memory, limit: int
         phase = "Training" if peak is memory.training else "Validation"
         findings.append(
             finding(
-                ID,
                 "fatal" if peak.low > limit else "warn",
                 f"{phase} will need {_format_span(peak)}, but {size(limit)} is {limit_name}.",
                 evidence=_evidence(found, memory),
                 remedies=_remedies(context, found),
-                confidence="proven" if peak.low > limit else "likely",
+                confidence="proven" if peak.low > limit else "likely"
             )
         )
     device = _device_memory(found)
     if device is not None and device[1] > 0.9 * device[2]:
         findings.append(
-            finding(
-                ID,
-                "warn",
+            warn(
                 f"Training reserves {size(device[1])} of the {size(device[2])} of {device[0]}.",
                 evidence=[f"peak in a short run of {found.measured.seconds:.0f} s"],
                 remedies=_remedies(context, found),
-                confidence="likely",
+                confidence="likely"
             )
         )
     return findings
@@ -99,12 +94,10 @@ def _report_out_of_memory(context: CheckContext, found: ShortRun) -> Answer:
     return Answer(
         message,
         (
-            finding(
-                ID,
-                "fatal",
+            fatal(
                 f"A short run with batch {measured.batch} at {measured.size} px ran out of memory: {measured.failed}.",
                 evidence=[measured.failed],
-                remedies=_remedies(context, found),
+                remedies=_remedies(context, found)
             ),
         ),
     )
@@ -114,7 +107,7 @@ def _evidence(found: ShortRun, memory: Memory) -> list[str]:
     measured = found.measured
     return [
         f"peak of {size(measured.training)} in training and {size(measured.validation)} in validation, in {measured.seconds:.0f} s",
-        *(f"plus {size(amount)}: {what}" for what, amount in memory.more.items()),
+        *(f"plus {size(amount)}: {what}" for what, amount in memory.more.items())
     ]
 
 
@@ -131,7 +124,7 @@ def _remedies(context: CheckContext, found: ShortRun) -> list[str]:
         lambda what: context.notify(0, None, what),
         lambda plan, **settings: measure(plan, seconds=seconds, **settings),
         known=[measured],
-        verify=False,
+        verify=False
     )
     if isinstance(answer, str):
         return [hint]
@@ -170,7 +163,7 @@ def recorded(
         cwd="/",
         trainer="ultralytics",
         settings={"model": "yolo11n.yaml", "data": "data.yaml", "imgsz": 640, "batch": 16, "epochs": 100, **plan},
-        budget=Budget(memory=None if memory is None else int(memory * GIB)),
+        budget=Budget(memory=None if memory is None else int(memory * GIB))
     )
     measured = Measurement(
         batch=16,
@@ -185,7 +178,7 @@ def recorded(
         beside=5_000_000,
         failed=failed,
         out_of_memory=killed,
-        seconds=30.0,
+        seconds=30.0
     )
     return ShortRun(planned, planned, measured, (ImageCounts(1000, 200),))
 

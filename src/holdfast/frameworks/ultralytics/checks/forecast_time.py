@@ -24,18 +24,16 @@ from holdfast.frameworks.ultralytics.checks.forecast_memory import recorded
 from holdfast.frameworks.ultralytics.cost_estimate import StageTime, estimate_times, sum_times
 from holdfast.frameworks.ultralytics.forecast_trial import SECONDS, ShortRun, get_short_run
 from holdfast.preflight.case_contexts import linux
-from holdfast.preflight.checks.check import Answer, Case, Check, finding
+from holdfast.preflight.checks.check import Answer, Case, Check, CheckContext, warn
 from holdfast.schema.plan import Budget
 from holdfast.schema.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.preflight.checks.check import CheckContext
     from holdfast.preflight.checks.estimates import Span
     from holdfast.schema.verdicts import Finding
 
-ID = "forecast-time"
 HOUR = 3600.0
 
 
@@ -62,16 +60,14 @@ def _findings(found: ShortRun, times: list[StageTime], total: Span) -> Iterator[
         return
     sure = total.low > hours * HOUR
     epochs = max(1, int(sum(stage.epochs for stage in times) * min(1.0, hours * HOUR / total.expected)))
-    yield finding(
-        ID,
-        "warn",
+    yield warn(
         f"The run will take {_format_span(total)}, but the budget stops it after {duration(hours * HOUR)}.",
         evidence=[f"{stage.name}: {stage.epochs} epochs, {_format_span(stage.epoch)} each" for stage in times],
         remedies=[
             f"plan about {epochs} epochs in total, or set hours = {total.high / HOUR:.1f}",
-            "or continue afterwards with a higher limit: holdfast resume RUN --hours N",
+            "or continue afterwards with a higher limit: holdfast resume RUN --hours N"
         ],
-        confidence="proven" if sure else "likely",
+        confidence="proven" if sure else "likely"
     )
 
 
