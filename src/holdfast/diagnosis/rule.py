@@ -1,4 +1,4 @@
-"""The definition of a rule: one diagnosis, with its documentation page and its test cases.
+"""The definition of a rule: one diagnosis, with its documentation page and its test cases. A rule imports its types from here.
 
 A rule reports, the engine collects, the policy decides: a rule never acts. Its `judge` is a pure function of the run state
 and is called after each event of the types in `on`. Its cases are short histories that must trigger it or must not. Tests
@@ -7,27 +7,35 @@ and documentation are generated from them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from holdfast.diagnosis.run_state import AttemptState, RunState
+from holdfast.schema.verdicts import Finding, Severity
+from holdfast.testing.histories import join_history
 
-    from holdfast.diagnosis.run_state import RunState
-    from holdfast.schema.events import AnyEvent, Event
-    from holdfast.schema.verdicts import Finding, Severity
+if TYPE_CHECKING:
+    from holdfast.schema.events import Event
+    from holdfast.testing.histories import History
+
+__all__ = ["AttemptState", "Case", "Finding", "Kind", "Limits", "Rule", "RunState", "Severity"]
 
 Kind = Literal["learning", "resources", "exit", "proof", "watching"]
+Limits = Mapping[str, float]
 
 
-@dataclass(frozen=True)
 class Case:
-    """A short history of events, and the expected result of the rule."""
+    """A short history of events, and the expected result of the rule.
 
-    description: str
-    history: list[AnyEvent]
-    expected: Severity | None
-    """The severity of the finding, or None if the rule must report nothing."""
+    `expected` is the severity of the finding, or None if the rule must report nothing. The history starts with the start of
+    a run, which is added if it is missing.
+    """
+
+    def __init__(self, description: str, expected: Severity | None, *history: History) -> None:
+        self.description = description
+        self.expected = expected
+        self.history = join_history(*history)
 
 
 @dataclass(frozen=True)
@@ -41,9 +49,9 @@ class Rule:
     """The name of the module in kebab case, set when the rule is found. It is stable and states the fact."""
     page: str = ""
     """The docstring of the module, set when the rule is found: what the finding means, why it happens, what to do, sources."""
-    limits: Mapping[str, float] = field(default_factory=dict)
+    limits: Limits = field(default_factory=dict)
     """Numbers that a user may set for one run (`--rule ID.NAME=VALUE`), with their defaults. `judge` reads them with
-    `state.tuned(id, LIMITS)`."""
+    `state.get_limits(id, LIMITS)`."""
     words: tuple[str, ...] = ()
     """Regular expressions. Output lines that match while the training runs are recorded as `printed`."""
     retractable: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from holdfast.schema import events
@@ -9,7 +10,10 @@ from holdfast.schema.units import GIB
 from holdfast.storage.journal import Entry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
+
+History = events.AnyEvent | Iterable["History"]
+"""Events, and sequences of them to any depth."""
 
 
 def started(
@@ -106,6 +110,20 @@ TRACEBACK = (
     '  File "/home/ann/train.py", line 31, in <module>',
     "    loss = model(batch)",
 )
+
+
+def join_history(*parts: History) -> list[events.AnyEvent]:
+    """Join the parts of a history. Add the start of a run if they do not begin with it."""
+    joined = list(_flatten(parts))
+    return joined if joined and isinstance(joined[0], events.RunStarted) else [*started(), *joined]
+
+
+def _flatten(history: History) -> Iterator[events.AnyEvent]:
+    if isinstance(history, events.Event):
+        yield history
+    else:
+        for part in history:
+            yield from _flatten(part)
 
 
 def entries(history: Iterable[events.AnyEvent]) -> Iterator[Entry]:

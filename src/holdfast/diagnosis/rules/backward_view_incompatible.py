@@ -20,19 +20,13 @@ Sources: pytorch#142344, pytorch#143196, pytorch#140902, pytorch#188371, ultraly
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.exits import describe_position, exception_words
-from holdfast.diagnosis.rule import Case
-from holdfast.diagnosis.signature import signature_rule
+from holdfast.diagnosis.rule import Case, Finding, RunState
+from holdfast.diagnosis.signature import AttemptEnded, signature_rule
 from holdfast.diagnosis.versions import newer_torch, newest_torch, on_mps
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import started, trains
+from holdfast.testing.histories import trains
 from holdfast.testing.signatures import on_mac, raises
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
-    from holdfast.schema.events import AttemptEnded
 
 _PATTERN = r"view size is not compatible with input tensor's size and stride"
 _FRAME = re.compile(r"^\s*File \"")
@@ -79,14 +73,16 @@ RULE = signature_rule(
     cases=lambda: [
         Case(
             "torch 2.5 on a Mac, in the first backward pass",
-            [*on_mac("2.5.1"), *raises(_ERROR, through=_FRAMES, last_step=0)],
             "fatal",
+            on_mac("2.5.1"),
+            raises(_ERROR, through=_FRAMES, last_step=0),
         ),
         Case(
             "a view in user code",
-            [*on_mac("2.5.1"), *raises(_ERROR, through=('"/home/ann/model.py", line 44, in forward',), last_step=0)],
             None,
+            on_mac("2.5.1"),
+            raises(_ERROR, through=('"/home/ann/model.py", line 44, in forward',), last_step=0),
         ),
-        Case("not on an Apple GPU", [*started(), *trains(), *raises(_ERROR, through=_FRAMES)], None),
+        Case("not on an Apple GPU", None, trains(), raises(_ERROR, through=_FRAMES)),
     ],
 )

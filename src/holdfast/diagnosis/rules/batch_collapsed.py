@@ -22,16 +22,10 @@ Sources: huggingface/transformers#34204 (the batch size dropped from 50 to 1).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import started, trains
+from holdfast.testing.histories import trains
 from holdfast.testing.relations import steps
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
 
 ID = "batch-collapsed"
 LIMITS = {"steps": 20, "samples": 2}
@@ -66,33 +60,21 @@ RULE = Rule(
     limits=LIMITS,
     cases=lambda: [
         Case(
-            "the batch size drops from 50 to 1",
-            [*started(), *trains(), *steps(30, samples=50), *steps(20, first=31, samples=1)],
-            "warn",
+            "the batch size drops from 50 to 1", "warn", trains(), steps(30, samples=50), steps(20, first=31, samples=1)
         ),
         Case(
             "the batch size drops from 50 to 1, with accumulation",
-            [*started(), *steps(30, samples=100, backwards=2), *steps(20, first=31, samples=2, backwards=2)],
             "warn",
+            steps(30, samples=100, backwards=2),
+            steps(20, first=31, samples=2, backwards=2),
         ),
         Case(
             "a small last batch in each epoch",
-            [
-                *started(),
-                *(
-                    e
-                    for n in range(9)
-                    for e in [*steps(30, first=1 + 31 * n, samples=64), *steps(1, first=31 + 31 * n, samples=1)]
-                ),
-            ],
             None,
+            ([steps(30, first=1 + 31 * n, samples=64), steps(1, first=31 + 31 * n, samples=1)] for n in range(9)),
         ),
-        Case("the batch size is halved", [*started(), *steps(30, samples=64), *steps(60, first=31, samples=32)], None),
-        Case(
-            "token buckets",
-            [*started(), *(e for n in range(200) for e in steps(1, first=1 + n, samples=(64, 2, 30, 5)[n % 4]))],
-            None,
-        ),
-        Case("small from the start", [*started(), *steps(90, samples=1)], None),
+        Case("the batch size is halved", None, steps(30, samples=64), steps(60, first=31, samples=32)),
+        Case("token buckets", None, (steps(1, first=1 + n, samples=(64, 2, 30, 5)[n % 4]) for n in range(200))),
+        Case("small from the start", None, steps(90, samples=1)),
     ],
 )

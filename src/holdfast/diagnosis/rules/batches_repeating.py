@@ -21,16 +21,10 @@ accumulated. Reusing one fetched batch for several steps is not counted as a rep
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import started, trains
+from holdfast.testing.histories import trains
 from holdfast.testing.relations import steps
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
 
 ID = "batches-repeating"
 LIMITS = {"batches": 20, "batches_later": 60}
@@ -89,16 +83,17 @@ RULE = Rule(
     limits=LIMITS,
     contradicts=("loss-fell",),
     cases=lambda: [
-        Case("next(iter(loader)) inside the loop", [*started(), *trains(), *steps(20, batch="aa")], "warn"),
-        Case("two epochs of the same item", [*started(), *_epochs(2, 16, 16)], "warn"),
-        Case("a loader with a single batch", [*started(), *_epochs(40, 1, 1)], None),
-        Case("an epoch of four batches that are accumulated into one step", [*started(), *_epochs(40, 4, 1)], None),
+        Case("next(iter(loader)) inside the loop", "warn", trains(), steps(20, batch="aa")),
+        Case("two epochs of the same item", "warn", _epochs(2, 16, 16)),
+        Case("a loader with a single batch", None, _epochs(40, 1, 1)),
+        Case("an epoch of four batches that are accumulated into one step", None, _epochs(40, 4, 1)),
         Case(
             "only one batch is hashed in each group of steps",
-            [*started(), *steps(1, batch="aa"), *(e for n in range(99) for e in _window(2 + 16 * n, 1, 1))],
             None,
+            steps(1, batch="aa"),
+            (_window(2 + 16 * n, 1, 1) for n in range(99)),
         ),
-        Case("the same batch for a while", [*started(), *steps(9, batch="aa"), *steps(40, first=10, batch="bb")], None),
-        Case("batches are not observed", [*started(), *steps(90)], None),
+        Case("the same batch for a while", None, steps(9, batch="aa"), steps(40, first=10, batch="bb")),
+        Case("batches are not observed", None, steps(90)),
     ],
 )

@@ -21,17 +21,12 @@ Sources: torch's `serialization.py` and `inline_container.cc`; Ultralytics write
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.exits import describe_position, exception_words, find_failure, match_exception
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import ended, losses, started, trains
+from holdfast.testing.histories import ended, losses, trains
 from holdfast.testing.signatures import raises
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
 
 _PATTERNS = (
     r"PytorchStreamReader failed ",
@@ -118,65 +113,46 @@ RULE = Rule(
     cases=lambda: [
         Case(
             "an incomplete snapshot was skipped",
-            [*started(), *trains(), events.SnapshotCorrupt(at=1.0, path="snapshots/7", why="its end is missing")],
             "warn",
+            trains(),
+            events.SnapshotCorrupt(at=1.0, path="snapshots/7", why="its end is missing"),
         ),
         Case(
             "a zip archive without its central directory",
-            [
-                *started(),
-                *raises(
-                    "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
-                    last_step=0,
-                ),
-            ],
             "fatal",
+            raises(
+                "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
+                last_step=0,
+            ),
         ),
         Case(
             "the old format, truncated",
-            [
-                *started(),
-                *raises("RuntimeError: unexpected EOF, expected 3121 more bytes. The file might be corrupted."),
-            ],
             "fatal",
+            raises("RuntimeError: unexpected EOF, expected 3121 more bytes. The file might be corrupted."),
         ),
-        Case(
-            "a Git LFS pointer",
-            [*started(), *raises("_pickle.UnpicklingError: invalid load key, 'v'.", last_step=0)],
-            "fatal",
-        ),
+        Case("a Git LFS pointer", "fatal", raises("_pickle.UnpicklingError: invalid load key, 'v'.", last_step=0)),
         Case(
             "an empty file",
-            [
-                *started(),
-                *raises(
-                    "EOFError: Ran out of input",
-                    through=('"/venv/lib/python3.11/site-packages/torch/serialization.py", line 1033, in load',),
-                ),
-            ],
             "fatal",
+            raises(
+                "EOFError: Ran out of input",
+                through=('"/venv/lib/python3.11/site-packages/torch/serialization.py", line 1033, in load',),
+            ),
         ),
-        Case(
-            "killed while saving",
-            [*started(), *trains(), *losses(1.0), *ended(signal="SIGKILL"), *_backed_up(torn=True)],
-            "warn",
-        ),
-        Case("killed, and the file is complete", [*started(), *ended(signal="SIGKILL"), *_backed_up(torn=False)], None),
+        Case("killed while saving", "warn", trains(), losses(1.0), ended(signal="SIGKILL"), _backed_up(torn=True)),
+        Case("killed, and the file is complete", None, ended(signal="SIGKILL"), _backed_up(torn=False)),
         Case(
             "a worker that could not be spawned",
-            [
-                *started(),
-                *raises(
-                    "EOFError: Ran out of input",
-                    through=('"/usr/lib/python3.11/multiprocessing/spawn.py", line 132, in _main',),
-                ),
-            ],
             None,
+            raises(
+                "EOFError: Ran out of input",
+                through=('"/usr/lib/python3.11/multiprocessing/spawn.py", line 132, in _main',),
+            ),
         ),
         Case(
             "the script itself skipped a corrupt file",
-            [*started(), *ended(0, words=["PytorchStreamReader failed reading zip archive: trying the backup"])],
             None,
+            ended(0, words=["PytorchStreamReader failed reading zip archive: trying the backup"]),
         ),
     ],
 )

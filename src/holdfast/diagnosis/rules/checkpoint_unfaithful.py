@@ -23,16 +23,12 @@ Sources: huggingface/transformers#29903.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import ended, started, trains
+from holdfast.testing.histories import ended, trains
 from holdfast.testing.relations import steps
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
 
 
 def judge(state: RunState) -> Finding | None:
@@ -99,13 +95,13 @@ RULE = Rule(
     judge=judge,
     contradicts=("saved-equals-live",),
     cases=lambda: [
-        Case("other weights are saved", [*started(), *trains(), *steps(10), *_saved("differs")], "warn"),
-        Case("NaN in the last checkpoint", [*started(), *steps(10), *_saved("equal", nonfinite=2), *ended(0)], "fatal"),
-        Case("NaN in an intermediate checkpoint", [*started(), *steps(10), *_saved("equal", nonfinite=2)], "warn"),
+        Case("other weights are saved", "warn", trains(), steps(10), _saved("differs")),
+        Case("NaN in the last checkpoint", "fatal", steps(10), _saved("equal", nonfinite=2), ended(0)),
+        Case("NaN in an intermediate checkpoint", "warn", steps(10), _saved("equal", nonfinite=2)),
         *(
-            Case(f"the saved weights are {what}", [*started(), *steps(10), *_saved(how), *ended(0)], None)
+            Case(f"the saved weights are {what}", None, steps(10), _saved(how), ended(0))
             for how, what in _EXPECTED.items()
         ),
-        Case("no weights in the file", [*started(), *_saved("not compared", compared=0), *ended(0)], None),
+        Case("no weights in the file", None, _saved("not compared", compared=0), ended(0)),
     ],
 )

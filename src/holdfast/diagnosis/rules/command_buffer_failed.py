@@ -23,18 +23,13 @@ Sources: pytorch#123171, pytorch#125954, pytorch#193571, apple/tensorflow_macos#
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.exits import describe_position, find_failure, match_output
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.diagnosis.versions import newest_torch, on_mps
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import ended, losses, started, trains
+from holdfast.testing.histories import ended, losses, trains
 from holdfast.testing.signatures import device, on_mac, printed, unknown_machine
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
 
 ID = "command-buffer-failed"
 PATTERNS = (
@@ -89,34 +84,27 @@ RULE = Rule(
     suspects_device=True,
     remedies=("as-it-is", "micro-batch", "next-device"),
     cases=lambda: [
-        Case("during training", [*on_mac("2.3.0"), *losses(1.0, 0.9), *printed(ID, _ERROR)], "fatal"),
+        Case("during training", "fatal", on_mac("2.3.0"), losses(1.0, 0.9), printed(ID, _ERROR)),
         Case(
-            "after a progress bar, on the same line",
-            [*on_mac(), *losses(1.0), *printed(ID, _AFTER_PROGRESS_BAR)],
-            "fatal",
+            "after a progress bar, on the same line", "fatal", on_mac(), losses(1.0), printed(ID, _AFTER_PROGRESS_BAR)
         ),
-        Case("out of memory", [*on_mac(), *losses(1.0), *printed(ID, _OUT_OF_MEMORY)], "fatal"),
-        Case("in a log of unknown origin", [*unknown_machine(), *printed(ID, _ERROR, stream="log")], "fatal"),
+        Case("out of memory", "fatal", on_mac(), losses(1.0), printed(ID, _OUT_OF_MEMORY)),
+        Case("in a log of unknown origin", "fatal", unknown_machine(), printed(ID, _ERROR, stream="log")),
         Case(
             "failed soon afterwards because of invalid values",
-            [
-                *on_mac(),
-                *losses(1.0),
-                *ended(1, words=[_ERROR, "IndexError: index -9223372036854775808 is out of bounds"]),
-            ],
             "fatal",
+            on_mac(),
+            losses(1.0),
+            ended(1, words=[_ERROR, "IndexError: index -9223372036854775808 is out of bounds"]),
         ),
-        Case(
-            "the same text on stdout",
-            [*on_mac(), *losses(1.0), *printed(ID, f"doc: {_ERROR}", stream="stdout")],
-            "warn",
-        ),
-        Case("the same text on a machine that is not a Mac", [*started(), *trains(), *printed(ID, _ERROR)], None),
-        Case("the same text in a run on CUDA", [*unknown_machine(), *device("cuda:0"), *printed(ID, _ERROR)], None),
+        Case("the same text on stdout", "warn", on_mac(), losses(1.0), printed(ID, f"doc: {_ERROR}", stream="stdout")),
+        Case("the same text on a machine that is not a Mac", None, trains(), printed(ID, _ERROR)),
+        Case("the same text in a run on CUDA", None, unknown_machine(), device("cuda:0"), printed(ID, _ERROR)),
         Case(
             "a line that belongs to another rule",
-            [*on_mac(), *printed("nms-cut-short", "NMS time limit 2.100s exceeded")],
             None,
+            on_mac(),
+            printed("nms-cut-short", "NMS time limit 2.100s exceeded"),
         ),
     ],
 )

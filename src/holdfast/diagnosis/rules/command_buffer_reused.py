@@ -15,8 +15,6 @@ Sources: pytorch#108996, pytorch#197805, pytorch#197836, AUTOMATIC1111/stable-di
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.diagnosis.exits import (
     describe_position,
     exception_line,
@@ -25,15 +23,11 @@ from holdfast.diagnosis.exits import (
     match_output,
     quote_evidence,
 )
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.diagnosis.versions import newer_torch, newest_torch
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import TRACEBACK, ended, losses
 from holdfast.testing.signatures import on_mac
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
 
 _PATTERNS = (
     r"commit an already committed command buffer",
@@ -77,18 +71,20 @@ RULE = Rule(
     suspects_device=True,
     remedies=("no-mps-fallback", "no-workers", "as-it-is", "next-device"),
     cases=lambda: [
-        Case("abort", [*on_mac("2.13.0"), *losses(1.0), *ended(signal="SIGABRT", words=[_COMMITTED])], "fatal"),
+        Case("abort", "fatal", on_mac("2.13.0"), losses(1.0), ended(signal="SIGABRT", words=[_COMMITTED])),
         Case(
             "status 134 from a shell, with the CPU fallback on",
-            [*on_mac(environment={FALLBACK: "1"}), *ended(134, words=[_STATUS, "Abort trap: 6"])],
             "fatal",
+            on_mac(environment={FALLBACK: "1"}),
+            ended(134, words=[_STATUS, "Abort trap: 6"]),
         ),
         Case(
             "printed; the script raised a different exception",
-            [*on_mac(), *ended(1, words=[f"known issue: {_COMMITTED}", *TRACEBACK, "ValueError: no"])],
             None,
+            on_mac(),
+            ended(1, words=[f"known issue: {_COMMITTED}", *TRACEBACK, "ValueError: no"]),
         ),
-        Case("a different abort", [*on_mac(), *ended(signal="SIGABRT", words=["assertion failed"])], None),
-        Case("printed; the run succeeded", [*on_mac(), *ended(0, words=[_COMMITTED])], None),
+        Case("a different abort", None, on_mac(), ended(signal="SIGABRT", words=["assertion failed"])),
+        Case("printed; the run succeeded", None, on_mac(), ended(0, words=[_COMMITTED])),
     ],
 )

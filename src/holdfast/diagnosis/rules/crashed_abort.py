@@ -17,16 +17,10 @@ Sources: pytorch#108996, pytorch#197805, faiss-wheels#73.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.diagnosis.exits import describe_position, find_failure, killed_by, quote_evidence
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import ended, started
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
+from holdfast.testing.histories import ended
 
 _SIGNALS = ("SIGABRT", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS")
 
@@ -53,12 +47,8 @@ RULE = Rule(
     cause=60,
     remedies=("as-it-is", "one-thread", "accumulate-less", "next-device"),
     cases=lambda: [
-        Case(
-            "abort",
-            [*started(), *ended(signal="SIGABRT", words=["OMP: Error #15: Initializing libomp.dylib"])],
-            "fatal",
-        ),
-        Case("status 134 from a shell", [*started(), *ended(134)], "fatal"),
-        Case("a Python exception", [*started(), *ended(1, words=["ValueError: no"])], None),
+        Case("abort", "fatal", ended(signal="SIGABRT", words=["OMP: Error #15: Initializing libomp.dylib"])),
+        Case("status 134 from a shell", "fatal", ended(134)),
+        Case("a Python exception", None, ended(1, words=["ValueError: no"])),
     ],
 )

@@ -16,16 +16,10 @@ Sources: faiss-wheels#73, pytorch#149201.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.diagnosis.exits import describe_position, find_failure, killed_by, quote_evidence
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import ended, started
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
+from holdfast.testing.histories import ended
 
 
 def judge(state: RunState) -> Finding | None:
@@ -52,8 +46,8 @@ RULE = Rule(
     cause=60,
     remedies=("as-it-is", "no-workers", "one-thread", "accumulate-less", "next-device"),
     cases=lambda: [
-        Case("SIGSEGV", [*started(), *ended(signal="SIGSEGV")], "fatal"),
-        Case("status 139 from a shell", [*started(), *ended(139)], "fatal"),
-        Case("SIGABRT is a different failure", [*started(), *ended(signal="SIGABRT")], None),
+        Case("SIGSEGV", "fatal", ended(signal="SIGSEGV")),
+        Case("status 139 from a shell", "fatal", ended(139)),
+        Case("SIGABRT is a different failure", None, ended(signal="SIGABRT")),
     ],
 )

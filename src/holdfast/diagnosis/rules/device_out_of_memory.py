@@ -27,20 +27,15 @@ Sources: pytorch#130112, pytorch#105839, pytorch#152351; `ultralytics/engine/tra
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.exits import describe_position, find_failure, match_exception
 from holdfast.diagnosis.remedy_ids import DIED_IN_VALIDATION, LESS_AT_PEAK, LESS_MEMORY
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.frameworks import all_frameworks
 from holdfast.schema import events
 from holdfast.schema.devices import DEVICES
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import TRACEBACK, ended, losses, started, trains
+from holdfast.testing.histories import TRACEBACK, ended, losses, trains
 from holdfast.testing.signatures import on_mac, printed, raises
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
 
 ID = "device-out-of-memory"
 _PATTERNS = (
@@ -142,55 +137,43 @@ RULE = Rule(
         *LESS_MEMORY,
     ),
     cases=lambda: [
-        Case("CUDA", [*started(), *losses(1.0), *raises(_CUDA_ERROR)], "fatal"),
-        Case("MPS", [*on_mac(), *losses(1.0), *raises(_MPS_ERROR)], "fatal"),
+        Case("CUDA", "fatal", losses(1.0), raises(_CUDA_ERROR)),
+        Case("MPS", "fatal", on_mac(), losses(1.0), raises(_MPS_ERROR)),
         Case(
             "MPS, as older versions write it",
-            [
-                *on_mac(),
-                *raises("RuntimeError: MPS backend out of memory (MPS allocated: 9.0 GB, max allowed: 9.07 GB)"),
-            ],
             "fatal",
+            on_mac(),
+            raises("RuntimeError: MPS backend out of memory (MPS allocated: 9.0 GB, max allowed: 9.07 GB)"),
         ),
         Case(
             "one of several ranks, under torchrun",
-            [
-                *started(),
-                *ended(
-                    1,
-                    words=[
-                        *(f"[rank1]: {line}" for line in (*TRACEBACK, _CUDA_ERROR)),
-                        "Traceback (most recent call last):",
-                        '  File "/venv/bin/torchrun", line 8, in <module>',
-                        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
-                    ],
-                ),
-            ],
             "fatal",
+            ended(
+                1,
+                words=[
+                    *(f"[rank1]: {line}" for line in (*TRACEBACK, _CUDA_ERROR)),
+                    "Traceback (most recent call last):",
+                    '  File "/venv/bin/torchrun", line 8, in <module>',
+                    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+                ],
+            ),
         ),
         Case(
             "the framework reduced the batch",
-            [
-                *started(),
-                *trains(),
-                *printed(
-                    ID,
-                    "WARNING ⚠️ CUDA out of memory with batch=16. Reducing to batch=8 and retrying (1/3).",
-                    stream="stdout",
-                ),
-            ],
             "note",
+            trains(),
+            printed(
+                ID,
+                "WARNING ⚠️ CUDA out of memory with batch=16. Reducing to batch=8 and retrying (1/3).",
+                stream="stdout",
+            ),
         ),
-        Case(
-            "printed; the run succeeded",
-            [*started(), *ended(0, words=["CUDA out of memory, retrying"])],
-            None,
-        ),
+        Case("printed; the run succeeded", None, ended(0, words=["CUDA out of memory, retrying"])),
         Case(
             "caught; the run failed for another reason",
-            [*started(), *ended(1, words=[*TRACEBACK, _CUDA_ERROR, "skipped a batch", *TRACEBACK, "ValueError: no"])],
             None,
+            ended(1, words=[*TRACEBACK, _CUDA_ERROR, "skipped a batch", *TRACEBACK, "ValueError: no"]),
         ),
-        Case("a different exception", [*started(), *ended(1, words=[*TRACEBACK, "ValueError: no"])], None),
+        Case("a different exception", None, ended(1, words=[*TRACEBACK, "ValueError: no"])),
     ],
 )

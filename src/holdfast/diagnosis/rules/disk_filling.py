@@ -18,18 +18,12 @@ only once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.diagnosis.growth import forecast_crossing, growth
 from holdfast.diagnosis.hints import hint
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import AttemptState, Case, Finding, Rule, RunState
 from holdfast.schema import events
 from holdfast.schema.units import MIB, duration, size
-from holdfast.schema.verdicts import Finding
 from holdfast.testing.resources import memory_history
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 LIMITS = {"least_mb": 500.0, "hours": 12.0, "epochs": 4, "reach": 3.0, "reach_without_epochs": 1.5, "fallen_mib": 256.0}
 
@@ -101,19 +95,19 @@ RULE = Rule(
     predicts_kill=True,
     remedies=("write-less",),
     cases=lambda: [
-        Case("full before the planned end", memory_history(planned=60, disk=lambda part: 30.0 - 20.0 * part), "warn"),
-        Case("full within hours, planned end unknown", memory_history(disk=lambda part: 30.0 - 20.0 * part), "warn"),
-        Case("every epoch's checkpoint is kept", memory_history(disk=lambda part: 20.0 - 0.6 * int(part * 24)), "warn"),
-        Case("almost full already", memory_history(samples=4, disk=0.3), "warn"),
-        Case("the run ends first", memory_history(planned=26, disk=lambda part: 30.0 - 20.0 * part), None),
+        Case("full before the planned end", "warn", memory_history(planned=60, disk=lambda part: 30.0 - 20.0 * part)),
+        Case("full within hours, planned end unknown", "warn", memory_history(disk=lambda part: 30.0 - 20.0 * part)),
+        Case("every epoch's checkpoint is kept", "warn", memory_history(disk=lambda part: 20.0 - 0.6 * int(part * 24))),
+        Case("almost full already", "warn", memory_history(samples=4, disk=0.3)),
+        Case("the run ends first", None, memory_history(planned=26, disk=lambda part: 30.0 - 20.0 * part)),
         Case(
             "free space falls, then stops falling",
-            memory_history(disk=lambda part: 30.0 - 12.0 * min(1.0, part * 8)),
             None,
+            memory_history(disk=lambda part: 30.0 - 12.0 * min(1.0, part * 8)),
         ),
-        Case("free space recovers now and then", memory_history(disk=lambda part: 30.0 - 10.0 * (part * 8 % 1)), None),
-        Case("one large file", memory_history(disk=lambda part: 30.0 - 20.0 * (part > 0.5)), None),
-        Case("full only in the distant future", memory_history(disk=lambda part: 1000.0 - 5.0 * part), None),
-        Case("nothing changes", memory_history(), None),
+        Case("free space recovers now and then", None, memory_history(disk=lambda part: 30.0 - 10.0 * (part * 8 % 1))),
+        Case("one large file", None, memory_history(disk=lambda part: 30.0 - 20.0 * (part > 0.5))),
+        Case("full only in the distant future", None, memory_history(disk=lambda part: 1000.0 - 5.0 * part)),
+        Case("nothing changes", None, memory_history()),
     ],
 )

@@ -13,17 +13,10 @@ it would fail the same way.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.diagnosis.exits import describe_position
-from holdfast.diagnosis.rule import Case
-from holdfast.diagnosis.signature import signature_rule
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import TRACEBACK, ended, started
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
-    from holdfast.schema.events import AttemptEnded
+from holdfast.diagnosis.rule import Case, Finding, RunState
+from holdfast.diagnosis.signature import AttemptEnded, signature_rule
+from holdfast.testing.histories import TRACEBACK, ended
 
 _PATTERNS = (
     r"No space left on device",
@@ -52,30 +45,23 @@ RULE = signature_rule(
     report=_report,
     cause=75,
     cases=lambda: [
-        Case(
-            "ENOSPC",
-            [*started(), *ended(1, words=[*TRACEBACK, "OSError: [Errno 28] No space left on device"])],
-            "fatal",
-        ),
+        Case("ENOSPC", "fatal", ended(1, words=[*TRACEBACK, "OSError: [Errno 28] No space left on device"])),
         Case(
             "during torch.save",
-            [
-                *started(),
-                *ended(
-                    1,
-                    words=[
-                        *TRACEBACK,
-                        "RuntimeError: [enforce fail at inline_container.cc:603] . unexpected pos 128 vs 22",
-                    ],
-                ),
-            ],
             "fatal",
+            ended(
+                1,
+                words=[
+                    *TRACEBACK,
+                    "RuntimeError: [enforce fail at inline_container.cc:603] . unexpected pos 128 vs 22",
+                ],
+            ),
         ),
         Case(
             "a log file could not be written; the run succeeded",
-            [*started(), *ended(0, words=["OSError: [Errno 28] No space left on device"])],
             None,
+            ended(0, words=["OSError: [Errno 28] No space left on device"]),
         ),
-        Case("a different error", [*started(), *ended(1, words=[*TRACEBACK, "OSError: [Errno 2] No such file"])], None),
+        Case("a different error", None, ended(1, words=[*TRACEBACK, "OSError: [Errno 2] No such file"])),
     ],
 )

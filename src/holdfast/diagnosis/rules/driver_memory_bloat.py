@@ -31,21 +31,14 @@ ultralytics#22621, ultralytics#24222, pytorch#181213.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.growth import growth
 from holdfast.diagnosis.hints import hint
 from holdfast.diagnosis.remedy_ids import LESS_MEMORY
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import AttemptState, Case, Finding, Limits, Rule, RunState
 from holdfast.schema import events
 from holdfast.schema.units import GIB, size
-from holdfast.schema.verdicts import Finding
 from holdfast.testing.resources import memory_history
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 LIMITS = {"least_gib": 2.0, "times": 8.0, "part_of_memory": 0.5, "swap_gib": 2.0, "epochs": 4, "minutes": 10.0}
 
@@ -77,7 +70,7 @@ def judge(state: RunState) -> Finding | None:
     )
 
 
-def _describe_growth(attempt: AttemptState, limits: Mapping[str, float]) -> str | None:
+def _describe_growth(attempt: AttemptState, limits: Limits) -> str | None:
     """Ignore the first epochs: every shape is new then, and a growing cache is normal."""
     start = attempt.first_step_at or 0.0
     if attempt.pace.epochs_done < limits["epochs"] and (
@@ -91,7 +84,7 @@ def _describe_growth(attempt: AttemptState, limits: Mapping[str, float]) -> str 
     return f"it grows by {size(trend.rate * 3600.0)} per hour"
 
 
-def _describe_swap(state: RunState, driver: int, limits: Mapping[str, float]) -> str | None:
+def _describe_swap(state: RunState, driver: int, limits: Limits) -> str | None:
     memory = state.attempt.memory
     total = state.started.memory_total if state.started is not None else None
     swapped = memory.samples[-1].swap - memory.points[0].swap
@@ -131,28 +124,28 @@ RULE = Rule(
     cases=lambda: [
         Case(
             "the driver's memory keeps growing",
-            memory_history(rss=1.5, allocated=0.37, driver=lambda part: 1.0 + 11.0 * part),
             "warn",
+            memory_history(rss=1.5, allocated=0.37, driver=lambda part: 1.0 + 11.0 * part),
         ),
         Case(
             "the driver's memory is large and the machine swaps",
-            memory_history(rss=1.5, allocated=0.37, driver=12.5, swap=lambda part: 24.0 * min(1.0, 4 * part)),
             "warn",
+            memory_history(rss=1.5, allocated=0.37, driver=12.5, swap=lambda part: 24.0 * min(1.0, 4 * part)),
         ),
         Case(
             "a caching allocator on a device with its own memory",
-            memory_history(device="cuda:0", allocated=0.3, driver=lambda part: 1.0 + 9.0 * part),
             "warn",
+            memory_history(device="cuda:0", allocated=0.3, driver=lambda part: 1.0 + 9.0 * part),
         ),
         Case(
             "growth that levels off",
-            memory_history(allocated=0.3, driver=lambda part: 5.0 * (1 - math.exp(-8 * part))),
             None,
+            memory_history(allocated=0.3, driver=lambda part: 5.0 * (1 - math.exp(-8 * part))),
         ),
         Case(
-            "large, but so are the tensors", memory_history(allocated=3.0, driver=lambda part: 4.0 + 6.0 * part), None
+            "large, but so are the tensors", None, memory_history(allocated=3.0, driver=lambda part: 4.0 + 6.0 * part)
         ),
-        Case("small", memory_history(allocated=0.05, driver=lambda part: 0.2 + part), None),
-        Case("no device", memory_history(), None),
+        Case("small", None, memory_history(allocated=0.05, driver=lambda part: 0.2 + part)),
+        Case("no device", None, memory_history()),
     ],
 )

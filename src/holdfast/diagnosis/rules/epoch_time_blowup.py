@@ -48,19 +48,15 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.aggregators.timing import merge_periods
 from holdfast.diagnosis.remedy_ids import SWAPPING
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Limits, Rule, RunState, Severity
 from holdfast.diagnosis.slowdown import Cause, Slowdown, find_causes
 from holdfast.schema import events
 from holdfast.schema.units import duration
-from holdfast.schema.verdicts import Finding, Severity
 from holdfast.testing.histories import started, trains
-from holdfast.testing.resources import epoch, epochs, flat, sample
+from holdfast.testing.resources import epoch, epochs, sample
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from holdfast.diagnosis.aggregators.timing import Timing
-    from holdfast.diagnosis.run_state import RunState
 
 LIMITS = {
     "times": 3.0,
@@ -104,7 +100,7 @@ def judge(state: RunState) -> Finding | None:
     )
 
 
-def _severity(slow: Slowdown, known: list[Cause], limits: Mapping[str, float]) -> Severity:
+def _severity(slow: Slowdown, known: list[Cause], limits: Limits) -> Severity:
     if not known:
         return "warn" if slow.same_work and slow.times >= limits["times_for_no_reason"] else "note"
     if known[0].name == "pause" or (known[0].name == "load" and slow.more < limits["load_seconds"]):
@@ -132,18 +128,18 @@ def _describe_measurements(slow: Slowdown) -> str:
     return f"in that time: {waited}, read from swap {now.swapped_in >> 20} MiB, load of other programs {others}"
 
 
-def _is_slow(took: float, usual: float | None, limits: Mapping[str, float]) -> bool:
+def _is_slow(took: float, usual: float | None, limits: Limits) -> bool:
     return bool(usual) and took >= limits["times"] * (usual or 0.0) and took - (usual or 0.0) >= limits["least_seconds"]
 
 
-def _slow_epoch(pace: Timing, limits: Mapping[str, float]) -> Slowdown | None:
+def _slow_epoch(pace: Timing, limits: Limits) -> Slowdown | None:
     last = pace.epochs[-1] if pace.epochs else None
     if last is None or last.usual is None or not _is_slow(last.seconds, last.usual, limits):
         return None
     return Slowdown(f"Epoch {last.epoch}", last.seconds, last.usual, last, list(pace.epochs)[1:-1], same_work=True)
 
 
-def _takes_too_long(pace: Timing, limits: Mapping[str, float]) -> bool:
+def _takes_too_long(pace: Timing, limits: Limits) -> bool:
     """Return True if there are no epochs to compare, or if the current one is already far too long.
 
     The end of an epoch tells more than its steps, but waiting half a day for it is too long.
@@ -151,7 +147,7 @@ def _takes_too_long(pace: Timing, limits: Mapping[str, float]) -> bool:
     return pace.usual_epoch is None or pace.under_way.step_seconds > limits["times_for_no_reason"] * pace.usual_epoch
 
 
-def _slow_steps(pace: Timing, limits: Mapping[str, float]) -> Slowdown | None:
+def _slow_steps(pace: Timing, limits: Limits) -> Slowdown | None:
     """Compare two windows in a row, so that a single slow minute does not count."""
     if len(pace.windows) < 2:
         return None
@@ -163,7 +159,7 @@ def _slow_steps(pace: Timing, limits: Mapping[str, float]) -> Slowdown | None:
     return Slowdown(what, now.step_seconds, last.usual * now.steps, now, list(pace.windows)[1:-2], same_work=False)
 
 
-def _slow_evaluation(pace: Timing, limits: Mapping[str, float]) -> Slowdown | None:
+def _slow_evaluation(pace: Timing, limits: Limits) -> Slowdown | None:
     last = pace.evaluations[-1] if pace.evaluations else None
     if last is None or last.usual is None or not _is_slow(last.seconds, last.usual, limits):
         return None
@@ -171,7 +167,7 @@ def _slow_evaluation(pace: Timing, limits: Mapping[str, float]) -> Slowdown | No
     return Slowdown(what, last.seconds, last.usual, pace.under_way, list(pace.epochs)[1:], same_work=False)
 
 
-def _report_pause_between_epochs(pace: Timing, limits: Mapping[str, float]) -> Finding | None:
+def _report_pause_between_epochs(pace: Timing, limits: Limits) -> Finding | None:
     """Report a long time between the ends of two epochs that was not spent on training."""
     last = pace.epochs[-1] if pace.epochs else None
     if last is None or last.wall is None or last.usual_wall is None or not _is_slow(last.wall, last.usual_wall, limits):
@@ -260,57 +256,57 @@ RULE = Rule(
     charts=("pace", "epochs"),
     remedies_by_cause={"swap": SWAPPING, "data": ("more-workers", "cache-on-disk")},
     cases=lambda: [
-        Case("a log that contains only epoch times", epochs(1100, 979, 981, 975, 979, 39322), "warn"),
-        Case("swapping", _epochs(90, 60, 60, 60, 600, swap=4.0, own=0.2), "warn"),
-        Case("waiting for data", _epochs(90, 60, 60, 60, 300, wait=0.8), "warn"),
-        Case("another program, for a long time", _epochs(90, 60, 60, 60, 300, load=4.0, own=0.3), "warn"),
-        Case("another program, for a short time", _epochs(15, 12, 12, 12, 48, load=4.0, own=0.3), "note"),
-        Case("no visible reason", _epochs(90, 60, 60, 60, 600), "warn"),
-        Case("somewhat slower, as after unfreezing layers", _epochs(90, 60, 60, 60, 200), "note"),
+        Case("a log that contains only epoch times", "warn", epochs(1100, 979, 981, 975, 979, 39322)),
+        Case("swapping", "warn", _epochs(90, 60, 60, 60, 600, swap=4.0, own=0.2)),
+        Case("waiting for data", "warn", _epochs(90, 60, 60, 60, 300, wait=0.8)),
+        Case("another program, for a long time", "warn", _epochs(90, 60, 60, 60, 300, load=4.0, own=0.3)),
+        Case("another program, for a short time", "note", _epochs(15, 12, 12, 12, 48, load=4.0, own=0.3)),
+        Case("no visible reason", "warn", _epochs(90, 60, 60, 60, 600)),
+        Case("somewhat slower, as after unfreezing layers", "note", _epochs(90, 60, 60, 60, 200)),
         Case(
             "the machine slept, and the clock of the process stopped",
-            flat(_epochs(90, 60, 60, 60, 60), events.Slept(at=3900.0, seconds=3600.0), epoch(6, 3990.0, 60.0)),
             "note",
+            _epochs(90, 60, 60, 60, 60),
+            events.Slept(at=3900.0, seconds=3600.0),
+            epoch(6, 3990.0, 60.0),
         ),
         Case(
             "the machine slept, and the clock of the process kept running",
-            flat(_epochs(90, 60, 60, 60, 60), events.Slept(at=3900.0, seconds=3600.0), epoch(6, 3990.0, 3660.0)),
             "note",
+            _epochs(90, 60, 60, 60, 60),
+            events.Slept(at=3900.0, seconds=3600.0),
+            epoch(6, 3990.0, 3660.0),
         ),
         Case(
             "one pause within an epoch",
-            flat(
-                _epochs(90, 60, 60, 60, 60),
-                (events.Step(at=330.0 + n, step=500 + n, seconds=0.6) for n in range(1, 100)),
-                events.Step(at=540.0, step=600, seconds=150.0),
-                epoch(6, 540.0, 210.0, step=600, batches=100),
-            ),
             "note",
+            _epochs(90, 60, 60, 60, 60),
+            (events.Step(at=330.0 + n, step=500 + n, seconds=0.6) for n in range(1, 100)),
+            events.Step(at=540.0, step=600, seconds=150.0),
+            epoch(6, 540.0, 210.0, step=600, batches=100),
         ),
-        Case("steps of a loop without epochs, no visible reason", _windows(*[4.0] * 8, *[20.0] * 3), "note"),
-        Case("steps of a loop without epochs, with swapping", _windows(*[4.0] * 8, *[20.0] * 3, swap=_SWAPS), "warn"),
-        Case("a single slow minute", _windows(*[4.0] * 8, 20.0, *[4.0] * 4), None),
-        Case("the first epoch is slow", epochs(5000, 60, 60, 60, 60), None),
-        Case("the second epoch is slow too", epochs(50, 400, 60, 60, 60), None),
-        Case("only the first epoch was fast", epochs(50, 400, 410, 400), None),
-        Case("short epochs", epochs(1.0, 1.0, 1.1, 0.9, 9.0), None),
-        Case("noise", epochs(80, 60, 75, 55, 100, 62, 120, 58), None),
+        Case("steps of a loop without epochs, no visible reason", "note", _windows(*[4.0] * 8, *[20.0] * 3)),
+        Case("steps of a loop without epochs, with swapping", "warn", _windows(*[4.0] * 8, *[20.0] * 3, swap=_SWAPS)),
+        Case("a single slow minute", None, _windows(*[4.0] * 8, 20.0, *[4.0] * 4)),
+        Case("the first epoch is slow", None, epochs(5000, 60, 60, 60, 60)),
+        Case("the second epoch is slow too", None, epochs(50, 400, 60, 60, 60)),
+        Case("only the first epoch was fast", None, epochs(50, 400, 410, 400)),
+        Case("short epochs", None, epochs(1.0, 1.0, 1.1, 0.9, 9.0)),
+        Case("noise", None, epochs(80, 60, 75, 55, 100, 62, 120, 58)),
         Case(
             "suspended by the user",
-            flat(_epochs(90, 60, 60, 60, 60), events.Continued(at=900.0, seconds=580.0), epoch(6, 970.0, 640.0)),
             None,
+            _epochs(90, 60, 60, 60, 60),
+            events.Continued(at=900.0, seconds=580.0),
+            epoch(6, 970.0, 640.0),
         ),
         Case(
             "a long evaluation within an epoch",
-            flat(
-                _epochs(90, 60, 60, 60, 60),
-                events.Evaluation(at=900.0, step=510, seconds=500.0, fetches=400),
-                epoch(6, 960.0, 560.0),
-            ),
             None,
+            _epochs(90, 60, 60, 60, 60),
+            events.Evaluation(at=900.0, step=510, seconds=500.0, fetches=400),
+            epoch(6, 960.0, 560.0),
         ),
-        Case(
-            "four times as many batches", flat(_epochs(90, 60, 60, 60, 60), epoch(6, 570.0, 240.0, batches=400)), None
-        ),
+        Case("four times as many batches", None, _epochs(90, 60, 60, 60, 60), epoch(6, 570.0, 240.0, batches=400)),
     ],
 )

@@ -15,18 +15,11 @@ Sources: pytorch#122602.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.diagnosis.exits import describe_position, exception_words
-from holdfast.diagnosis.rule import Case
-from holdfast.diagnosis.signature import signature_rule
-from holdfast.schema.verdicts import Finding
+from holdfast.diagnosis.rule import Case, Finding, RunState
+from holdfast.diagnosis.signature import AttemptEnded, signature_rule
 from holdfast.testing.histories import ended
 from holdfast.testing.signatures import on_mac, raises
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
-    from holdfast.schema.events import AttemptEnded
 
 _PATTERN = r"Cannot convert a MPS Tensor to float64"
 
@@ -61,23 +54,19 @@ RULE = signature_rule(
     fails_again=True,
     remedies=("without-scaler", "next-device"),
     cases=lambda: [
-        Case("a NumPy array", [*on_mac(), *raises(_ERROR, last_step=0)], "fatal"),
+        Case("a NumPy array", "fatal", on_mac(), raises(_ERROR, last_step=0)),
         Case(
             "an uncaught C++ exception",
-            [
-                *on_mac(),
-                *ended(
-                    signal="SIGABRT",
-                    words=[f"libc++abi: terminating with uncaught exception of type c10::TypeError: {_ERROR[11:]}"],
-                ),
-            ],
             "fatal",
+            on_mac(),
+            ended(
+                signal="SIGABRT",
+                words=[f"libc++abi: terminating with uncaught exception of type c10::TypeError: {_ERROR[11:]}"],
+            ),
         ),
         Case(
-            "a library caught it and continued",
-            [*on_mac(), *ended(0, words=[f"Skipping clip.wav due to {_ERROR}"])],
-            None,
+            "a library caught it and continued", None, on_mac(), ended(0, words=[f"Skipping clip.wav due to {_ERROR}"])
         ),
-        Case("a different TypeError", [*on_mac(), *raises("TypeError: unsupported operand type(s)")], None),
+        Case("a different TypeError", None, on_mac(), raises("TypeError: unsupported operand type(s)")),
     ],
 )

@@ -16,18 +16,12 @@ Sources: pytorch#178037, pytorch#87688.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.diagnosis.exits import describe_position, find_failure, killed_by, match_exception, match_output
 from holdfast.diagnosis.hints import hint
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import ended
 from holdfast.testing.signatures import on_mac, raises
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
 
 _FORKED = (
     r"^objc\[\d+\]: .* when fork\(\) was called",
@@ -82,35 +76,32 @@ RULE = Rule(
     cases=lambda: [
         Case(
             "a worker crashed",
-            [
-                *on_mac(),
-                *ended(
-                    1,
-                    last_step=0,
-                    words=[
-                        _OBJC,
-                        "Traceback (most recent call last):",
-                        '  File "/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line 1251, in _try_get',
-                        "RuntimeError: DataLoader worker (pid(s) 3067) exited unexpectedly",
-                    ],
-                ),
-            ],
             "fatal",
+            on_mac(),
+            ended(
+                1,
+                last_step=0,
+                words=[
+                    _OBJC,
+                    "Traceback (most recent call last):",
+                    '  File "/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line 1251, in _try_get',
+                    "RuntimeError: DataLoader worker (pid(s) 3067) exited unexpectedly",
+                ],
+            ),
         ),
-        Case("the forked process was the training process itself", [*on_mac(), *ended(134, words=[_OBJC])], "fatal"),
+        Case("the forked process was the training process itself", "fatal", on_mac(), ended(134, words=[_OBJC])),
         Case(
             "a dataset with tensors on the GPU",
-            [*on_mac(), *raises("RuntimeError: _share_filename_: only available on CPU", last_step=0)],
             "fatal",
+            on_mac(),
+            raises("RuntimeError: _share_filename_: only available on CPU", last_step=0),
         ),
         Case(
             "printed by a helper process; the run failed for another reason",
-            [
-                *on_mac(),
-                *ended(1, words=[_OBJC, "Traceback (most recent call last):", "ValueError: bad shape"]),
-            ],
             None,
+            on_mac(),
+            ended(1, words=[_OBJC, "Traceback (most recent call last):", "ValueError: bad shape"]),
         ),
-        Case("printed; the run succeeded", [*on_mac(), *ended(0, words=[_OBJC])], None),
+        Case("printed; the run succeeded", None, on_mac(), ended(0, words=[_OBJC])),
     ],
 )

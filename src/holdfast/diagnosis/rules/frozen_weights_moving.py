@@ -22,16 +22,10 @@ Sources: discuss.pytorch.org 84911.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import started, trains
+from holdfast.testing.histories import trains
 from holdfast.testing.relations import steps
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
 
 
 def judge(state: RunState) -> Finding | None:
@@ -95,18 +89,10 @@ RULE = Rule(
     judge=judge,
     in_dry_run=True,
     cases=lambda: [
-        Case(
-            "a frozen backbone in training mode",
-            [*started(), *trains(), *_frozen(statistics_moved=["body.bn1"])],
-            "warn",
-        ),
-        Case(
-            "frozen late, with momentum left in the optimizer",
-            [*started(), *_frozen(moved_by_optimizer=["body.0.weight"])],
-            "warn",
-        ),
-        Case("a momentum encoder inside the model", [*started(), *_frozen(moved=["encoder_k.0.weight"])], "note"),
-        Case("frozen layers that do not change", [*started(), *_frozen()], None),
-        Case("nothing is frozen", [*started(), *steps(50)], None),
+        Case("a frozen backbone in training mode", "warn", trains(), _frozen(statistics_moved=["body.bn1"])),
+        Case("frozen late, with momentum left in the optimizer", "warn", _frozen(moved_by_optimizer=["body.0.weight"])),
+        Case("a momentum encoder inside the model", "note", _frozen(moved=["encoder_k.0.weight"])),
+        Case("frozen layers that do not change", None, _frozen()),
+        Case("nothing is frozen", None, steps(50)),
     ],
 )

@@ -22,16 +22,10 @@ Sources: pytorch#177116, pytorch#183535.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import AttemptState, Case, Finding, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import started, trains
+from holdfast.testing.histories import trains
 from holdfast.testing.relations import steps
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 ID = "gradients-exploding"
 LIMITS = {"steps": 20}
@@ -94,32 +88,25 @@ RULE = Rule(
     charts=("gradient",),
     remedies=("prefer-metal", "next-device"),
     cases=lambda: [
-        Case(
-            "a jump that stays", [*started(), *trains(), *steps(50, norm=2.0), *steps(25, first=51, norm=9e4)], "warn"
-        ),
+        Case("a jump that stays", "warn", trains(), steps(50, norm=2.0), steps(25, first=51, norm=9e4)),
         Case(
             "the norm grows and so does the loss",
-            [*started(), *steps(50, norm=0.5), *_rising(51, [0.5 * 1.5**n for n in range(50)], 1.0, 0.1)],
             "warn",
+            steps(50, norm=0.5),
+            _rising(51, [0.5 * 1.5**n for n in range(50)], 1.0, 0.1),
         ),
         Case(
             "short spikes",
-            [
-                *started(),
-                *(
-                    e
-                    for n in range(20)
-                    for e in [*steps(9, first=1 + 10 * n, norm=2.0), *steps(1, first=10 + 10 * n, norm=1e5)]
-                ),
-            ],
             None,
+            ([steps(9, first=1 + 10 * n, norm=2.0), steps(1, first=10 + 10 * n, norm=1e5)] for n in range(20)),
         ),
         Case(
             "leaving a plateau: the norm grows while the loss falls",
-            [*started(), *steps(50, norm=1e-4), *_rising(51, [1e-4 * 1.5**n for n in range(60)], 1.0, -0.01)],
             None,
+            steps(50, norm=1e-4),
+            _rising(51, [1e-4 * 1.5**n for n in range(60)], 1.0, -0.01),
         ),
-        Case("large from the start", [*started(), *steps(90, norm=1e6)], None),
-        Case("no norm is observed", [*started(), *steps(90)], None),
+        Case("large from the start", None, steps(90, norm=1e6)),
+        Case("no norm is observed", None, steps(90)),
     ],
 )

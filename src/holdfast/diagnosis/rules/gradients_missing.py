@@ -27,16 +27,10 @@ for example to create the optimizer state.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import AttemptState, Case, Finding, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import ended, started, trains
+from holdfast.testing.histories import ended, trains
 from holdfast.testing.relations import sample, steps
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 ID = "gradients-missing"
 LIMITS = {
@@ -154,59 +148,38 @@ RULE = Rule(
     cases=lambda: [
         Case(
             "the loss belongs to a different model",
-            [
-                *started(),
-                *trains(),
-                *(e for s in (1, 2, 3) for e in [*sample(s, norm=0.0, tensors=0, missing=4), *steps(1, first=s)]),
-            ],
             "fatal",
+            trains(),
+            ([sample(s, norm=0.0, tensors=0, missing=4), steps(1, first=s)] for s in (1, 2, 3)),
         ),
         Case(
             "backward() is missing",
-            [
-                *started(),
-                *(e for s in range(1, 6) for e in [*sample(s, tensors=0, missing=4), *steps(1, first=s, loss=None)]),
-            ],
             "fatal",
+            ([sample(s, tensors=0, missing=4), steps(1, first=s, loss=None)] for s in range(1, 6)),
         ),
         Case(
             "gradients disappear during training",
-            [*started(), *sample(1), *steps(60), *(e for s in range(61, 81) for e in sample(s, tensors=0, missing=4))],
             "warn",
+            sample(1),
+            steps(60),
+            (sample(s, tensors=0, missing=4) for s in range(61, 81)),
         ),
-        Case(
-            "most of the model is detached by detach()",
-            [*started(), *sample(1, missing=8, tensors=2), *steps(9), *_graph(8)],
-            "warn",
-        ),
-        Case(
-            "an unused head",
-            [*started(), *steps(30), *(e for s in (1, 10, 30) for e in sample(s, missing=2))],
-            "note",
-        ),
-        Case(
-            "an unused head in a short run",
-            [*started(), *sample(1, missing=2), *steps(25), *ended(0, last_step=25)],
-            "note",
-        ),
+        Case("most of the model is detached by detach()", "warn", sample(1, missing=8, tensors=2), steps(9), _graph(8)),
+        Case("an unused head", "note", steps(30), (sample(s, missing=2) for s in (1, 10, 30))),
+        Case("an unused head in a short run", "note", sample(1, missing=2), steps(25), ended(0, last_step=25)),
         Case(
             "one of two optimizers is idle for a while",
-            [
-                *started(),
-                _TWO_OPTIMIZERS,
-                *(e for s in range(2, 9) for e in [*sample(s, tensors=0, missing=4), *steps(1, first=s)]),
-            ],
             None,
+            _TWO_OPTIMIZERS,
+            ([sample(s, tensors=0, missing=4), steps(1, first=s)] for s in range(2, 9)),
         ),
         Case(
             "two steps without gradients at the start",
-            [*started(), *(e for s in (1, 2) for e in sample(s, tensors=0, missing=4)), *sample(3), *steps(40)],
             None,
+            (sample(s, tensors=0, missing=4) for s in (1, 2)),
+            sample(3),
+            steps(40),
         ),
-        Case(
-            "layers dropped at random",
-            [*started(), *steps(50), *sample(1, missing=2), *sample(20), *sample(50, missing=3)],
-            None,
-        ),
+        Case("layers dropped at random", None, steps(50), sample(1, missing=2), sample(20), sample(50, missing=3)),
     ],
 )

@@ -26,16 +26,10 @@ Sources: Stack Overflow question 60335387.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import AttemptState, Case, Finding, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import started, trains
+from holdfast.testing.histories import trains
 from holdfast.testing.relations import steps
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 ID = "gradients-never-cleared"
 GRAPH_GRADIENTS = "gradients from the graph"
@@ -107,11 +101,11 @@ RULE = Rule(
     in_dry_run=True,
     charts=("gradient",),
     cases=lambda: [
-        Case("zero_grad() is missing", [*started(), *trains(), *_left_over(2, 3, 4)], "fatal"),
-        Case("cleared in every other step", [*started(), *_left_over(2, 4, clean=1), *_left_over(6, clean=2)], "warn"),
-        Case("once after an evaluation", [*started(), *steps(200), *_left_over(201, clean=200)], None),
-        Case("now and then in a long run", [*started(), *_left_over(100, 200, 300, 400, clean=90)], None),
-        Case("master weights", [*started(), _COPIED, *_left_over(2, 3, 4)], None),
-        Case("accumulation over four backward passes", [*started(), *steps(50, backwards=4)], None),
+        Case("zero_grad() is missing", "fatal", trains(), _left_over(2, 3, 4)),
+        Case("cleared in every other step", "warn", _left_over(2, 4, clean=1), _left_over(6, clean=2)),
+        Case("once after an evaluation", None, steps(200), _left_over(201, clean=200)),
+        Case("now and then in a long run", None, _left_over(100, 200, 300, 400, clean=90)),
+        Case("master weights", None, _COPIED, _left_over(2, 3, 4)),
+        Case("accumulation over four backward passes", None, steps(50, backwards=4)),
     ],
 )

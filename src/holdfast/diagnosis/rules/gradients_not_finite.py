@@ -28,15 +28,13 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.hints import suggest_earlier_checkpoint, suggest_lower_rate
 from holdfast.diagnosis.remedy_ids import NOT_FINITE
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import AttemptState, Case, Finding, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import started, trains
+from holdfast.testing.histories import trains
 from holdfast.testing.relations import sample, steps
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.aggregators.running_stats import Streak
-    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 ID = "gradients-not-finite"
 LIMITS = {"samples": 3, "norms": 5, "skipped": 24, "skipped_for_good": 60}
@@ -131,40 +129,36 @@ RULE = Rule(
     cases=lambda: [
         Case(
             "NaN in three steps that were taken",
-            [*started(), *trains(), *steps(4), *(e for s in (5, 6, 7) for e in sample(s, norm="nan", nonfinite=1))],
             "fatal",
+            trains(),
+            steps(4),
+            (sample(s, norm="nan", nonfinite=1) for s in (5, 6, 7)),
         ),
         Case(
             "only the norm computed for clipping is infinite",
-            [*started(), *steps(4, norm=1.0), *steps(5, first=5, norm="inf")],
             "fatal",
+            steps(4, norm=1.0),
+            steps(5, first=5, norm="inf"),
         ),
-        Case("no loss scale helps", [*started(), *steps(4), *_skips(60, 4)], "fatal"),
-        Case("many skips in a row", [*started(), *steps(4), *_skips(30, 4)], "warn"),
-        Case("many skips, reported before the step that they follow", [*started(), *_skips(30, 4), *steps(4)], "warn"),
-        Case(
-            "a single non-finite gradient",
-            [*started(), *steps(4), *sample(5, norm="inf", nonfinite=1), *steps(3, first=5)],
-            "note",
-        ),
+        Case("no loss scale helps", "fatal", steps(4), _skips(60, 4)),
+        Case("many skips in a row", "warn", steps(4), _skips(30, 4)),
+        Case("many skips, reported before the step that they follow", "warn", _skips(30, 4), steps(4)),
+        Case("a single non-finite gradient", "note", steps(4), sample(5, norm="inf", nonfinite=1), steps(3, first=5)),
         Case(
             "a scaler adjusts its scale",
-            [*started(), *_skips(9, 0), *steps(10), *_skips(1, 10), *steps(5, first=11), *_skips(1, 15)],
             None,
+            _skips(9, 0),
+            steps(10),
+            _skips(1, 10),
+            steps(5, first=11),
+            _skips(1, 15),
         ),
         Case(
             "a fused optimizer that skips the step itself",
-            [
-                *started(),
-                *steps(4),
-                *(
-                    e
-                    for s in (5, 6, 7, 8)
-                    for e in [*sample(s, norm="inf", nonfinite=2), *_skips(1, s - 1), *steps(1, first=s)]
-                ),
-            ],
             None,
+            steps(4),
+            ([sample(s, norm="inf", nonfinite=2), _skips(1, s - 1), steps(1, first=s)] for s in (5, 6, 7, 8)),
         ),
-        Case("large but finite", [*started(), *steps(9, norm=1e30), *sample(9, norm=1e30)], None),
+        Case("large but finite", None, steps(9, norm=1e30), sample(9, norm=1e30)),
     ],
 )

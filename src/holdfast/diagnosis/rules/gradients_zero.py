@@ -28,18 +28,10 @@ Sources: pytorch#180201 (expanded tensors on MPS).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import AttemptState, Case, Finding, Limits, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import started, trains
+from holdfast.testing.histories import trains
 from holdfast.testing.relations import sample, steps, weight_updates
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 ID = "gradients-zero"
 LIMITS = {"sightings": 3, "steps_at_first": 10, "steps_later": 50, "steps_of_a_layer": 30, "solved_below": 1e-3}
@@ -55,7 +47,7 @@ def judge(state: RunState) -> Finding | None:
     return _report_all(state, limits) or _report_layer(attempt, limits)
 
 
-def _report_all(state: RunState, limits: Mapping[str, float]) -> Finding | None:
+def _report_all(state: RunState, limits: Limits) -> Finding | None:
     attempt = state.attempt
     zero = attempt.gradients.zero
     from_the_start = not attempt.gradients.seen_nonzero
@@ -85,7 +77,7 @@ def _report_all(state: RunState, limits: Mapping[str, float]) -> Finding | None:
     )
 
 
-def _report_layer(attempt: AttemptState, limits: Mapping[str, float]) -> Finding | None:
+def _report_layer(attempt: AttemptState, limits: Limits) -> Finding | None:
     affected = {
         name: streak
         for name, streak in attempt.weights.zero_input.items()
@@ -127,65 +119,43 @@ RULE = Rule(
     charts=("gradient",),
     remedies=("next-device",),
     cases=lambda: [
-        Case("zero from the first step", [*started(), *trains(), *steps(10, loss=2.3, norm=0.0)], "fatal"),
+        Case("zero from the first step", "fatal", trains(), steps(10, loss=2.3, norm=0.0)),
         Case(
             "known only from individual checks",
-            [
-                *started(),
-                *steps(12, loss=2.3),
-                *(e for s in (2, 3, 12) for e in sample(s, norm=0.0, zero=4)),
-                *steps(1, first=13),
-            ],
             "fatal",
+            steps(12, loss=2.3),
+            (sample(s, norm=0.0, zero=4) for s in (2, 3, 12)),
+            steps(1, first=13),
         ),
-        Case("dead units during training", [*started(), *steps(40, norm=1.0), *steps(60, first=41, norm=0.0)], "fatal"),
+        Case("dead units during training", "fatal", steps(40, norm=1.0), steps(60, first=41, norm=0.0)),
         Case(
-            "a few steps without a gradient during training",
-            [*started(), *steps(40, norm=1.0), *steps(20, first=41, norm=0.0)],
-            None,
+            "a few steps without a gradient during training", None, steps(40, norm=1.0), steps(20, first=41, norm=0.0)
         ),
-        Case(
-            "solved: the loss is zero too",
-            [*started(), *steps(40, norm=1.0), *steps(90, first=41, loss=0.0, norm=0.0)],
-            None,
-        ),
+        Case("solved: the loss is zero too", None, steps(40, norm=1.0), steps(90, first=41, loss=0.0, norm=0.0)),
         Case(
             "a hinge loss: more and more batches are solved",
-            [
-                *started(),
-                *steps(40, norm=1.0),
-                *(
-                    e
-                    for n in range(41, 200, 2)
-                    for e in [*steps(1, first=n, loss=0.0, norm=0.0), *steps(1, first=n + 1, loss=0.2)]
-                ),
-            ],
             None,
+            steps(40, norm=1.0),
+            ([steps(1, first=n, loss=0.0, norm=0.0), steps(1, first=n + 1, loss=0.2)] for n in range(41, 200, 2)),
         ),
-        Case("almost solved", [*started(), *steps(40, norm=1.0), *steps(90, first=41, loss=1e-7, norm=0.0)], None),
-        Case("warm-up from zero", [*started(), *steps(30, norm=0.0, lr=0.0)], None),
-        Case("one layer without a gradient", [*started(), *steps(30), *sample(30, zero=3)], None),
-        Case("three steps of zeros", [*started(), *steps(5, norm=0.0)], "warn"),
-        Case("too early", [*started(), *steps(2, norm=0.0)], None),
+        Case("almost solved", None, steps(40, norm=1.0), steps(90, first=41, loss=1e-7, norm=0.0)),
+        Case("warm-up from zero", None, steps(30, norm=0.0, lr=0.0)),
+        Case("one layer without a gradient", None, steps(30), sample(30, zero=3)),
+        Case("three steps of zeros", "warn", steps(5, norm=0.0)),
+        Case("too early", None, steps(2, norm=0.0)),
         Case(
             "images scaled to zero by integer division",
-            [
-                *started(),
-                *steps(50, norm=1.0),
-                *(e for s in (1, 21, 41) for e in weight_updates(s, zero_input=("0.weight",))),
-            ],
             "warn",
+            steps(50, norm=1.0),
+            (weight_updates(s, zero_input=("0.weight",)) for s in (1, 21, 41)),
         ),
         Case(
             "inputs of zero for a while",
-            [
-                *started(),
-                *steps(50, norm=1.0),
-                *weight_updates(1, zero_input=("0.weight",)),
-                *weight_updates(21),
-                *weight_updates(41),
-            ],
             None,
+            steps(50, norm=1.0),
+            weight_updates(1, zero_input=("0.weight",)),
+            weight_updates(21),
+            weight_updates(41),
         ),
     ],
 )

@@ -12,17 +12,11 @@ Holdfast), nothing is reported.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.diagnosis.exits import describe_position, find_failure, killed_by, quote_evidence
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.diagnosis.rules import killed_out_of_memory
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import ended, losses, memory, started, trains
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
+from holdfast.testing.histories import ended, losses, memory, trains
 
 MAX_LISTED = 6
 _CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS")
@@ -61,15 +55,11 @@ RULE = Rule(
     cause=20,
     external=True,
     cases=lambda: [
-        Case(
-            "kill -9 with enough free memory",
-            [*started(), *trains(), *losses(1.0), *memory(9.0), *ended(signal="SIGKILL")],
-            "fatal",
-        ),
-        Case("SIGTERM from a scheduler", [*started(), *ended(signal="SIGTERM")], "fatal"),
-        Case("status 137 from a shell", [*started(), *ended(137)], "fatal"),
-        Case("memory ran out", [*started(), *memory(0.2), *ended(signal="SIGKILL")], None),
-        Case("a crash", [*started(), *ended(signal="SIGSEGV")], None),
-        Case("the user pressed Ctrl-C", [*started(), *ended(signal="SIGINT", stopped_by="user")], None),
+        Case("kill -9 with enough free memory", "fatal", trains(), losses(1.0), memory(9.0), ended(signal="SIGKILL")),
+        Case("SIGTERM from a scheduler", "fatal", ended(signal="SIGTERM")),
+        Case("status 137 from a shell", "fatal", ended(137)),
+        Case("memory ran out", None, memory(0.2), ended(signal="SIGKILL")),
+        Case("a crash", None, ended(signal="SIGSEGV")),
+        Case("the user pressed Ctrl-C", None, ended(signal="SIGINT", stopped_by="user")),
     ],
 )

@@ -21,19 +21,14 @@ Sources: ultralytics#7471; `memorystatus: killing largest compressed process` in
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.exits import describe_position, find_failure, killed_by, quote_evidence
 from holdfast.diagnosis.hints import hint
 from holdfast.diagnosis.remedy_ids import HOST_MEMORY
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.schema import events
 from holdfast.schema.units import size
-from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import ended, losses, memory, started, trains
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
 
 _MEMORY_PATTERN = re.compile(r"oom|out of memory|memorystatus|jetsam|low swap|lack of memory", re.IGNORECASE)
 _ABOUT_THIS_TRAINING = ("cgroup", "kernel log", "journal", "jetsam report")
@@ -97,49 +92,32 @@ RULE = Rule(
     cases=lambda: [
         Case(
             "the kernel log reports it",
-            [
-                *started(),
-                *trains(),
-                *losses(1.0),
-                *ended(signal="SIGKILL", evidence=[("kernel log", "Out of memory: Killed process 100 (python)")]),
-            ],
             "fatal",
+            trains(),
+            losses(1.0),
+            ended(signal="SIGKILL", evidence=[("kernel log", "Out of memory: Killed process 100 (python)")]),
         ),
         Case(
             "the macOS log reports it",
-            [
-                *started(),
-                *ended(
-                    137, evidence=[("kernel log", "memorystatus: killing largest compressed process python3.11 [100]")]
-                ),
-            ],
             "fatal",
+            ended(137, evidence=[("kernel log", "memorystatus: killing largest compressed process python3.11 [100]")]),
         ),
-        Case(
-            "nothing reports it, but no memory was left", [*started(), *memory(0.3), *ended(signal="SIGKILL")], "fatal"
-        ),
+        Case("nothing reports it, but no memory was left", "fatal", memory(0.3), ended(signal="SIGKILL")),
         Case(
             "it used all the memory that the plan allows",
-            [*started(memory_budget=1 << 30), *memory(9.0), *ended(signal="SIGKILL")],
             "fatal",
+            started(memory_budget=1 << 30),
+            memory(9.0),
+            ended(signal="SIGKILL"),
         ),
-        Case(
-            "the plan allows far more",
-            [*started(memory_budget=64 << 30), *memory(9.0), *ended(signal="SIGKILL")],
-            None,
-        ),
+        Case("the plan allows far more", None, started(memory_budget=64 << 30), memory(9.0), ended(signal="SIGKILL")),
         Case(
             "another process was killed because of memory",
-            [
-                *started(),
-                *memory(9.0),
-                *ended(signal="SIGKILL", evidence=[("kernel log, other", "Out of memory: Killed process 7")]),
-            ],
             None,
+            memory(9.0),
+            ended(signal="SIGKILL", evidence=[("kernel log, other", "Out of memory: Killed process 7")]),
         ),
-        Case("killed with enough free memory", [*started(), *memory(9.0), *ended(signal="SIGKILL")], None),
-        Case(
-            "Holdfast itself stopped it", [*started(), *memory(0.3), *ended(signal="SIGKILL", stopped_by="user")], None
-        ),
+        Case("killed with enough free memory", None, memory(9.0), ended(signal="SIGKILL")),
+        Case("Holdfast itself stopped it", None, memory(0.3), ended(signal="SIGKILL", stopped_by="user")),
     ],
 )

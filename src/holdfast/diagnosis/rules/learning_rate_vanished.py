@@ -30,19 +30,11 @@ Sources: transformers#33455.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.diagnosis.loss_semantics import has_single_optimizer, uses_loader
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import AttemptState, Case, Finding, Limits, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import ended, started, trains
+from holdfast.testing.histories import ended, trains
 from holdfast.testing.series import epoch, moved, schedule, steps
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 LIMITS = {
     "steps": 100,
@@ -63,7 +55,7 @@ def judge(state: RunState) -> Finding | None:
     return _report_always_zero(attempt, limits)
 
 
-def _report_always_zero(attempt: AttemptState, limits: Mapping[str, float]) -> Finding | None:
+def _report_always_zero(attempt: AttemptState, limits: Limits) -> Finding | None:
     zero = attempt.rates.vanished_steps
     if attempt.weights.most_moved or not has_single_optimizer(attempt):
         return None
@@ -87,7 +79,7 @@ def _report_always_zero(attempt: AttemptState, limits: Mapping[str, float]) -> F
     )
 
 
-def _report_fall(attempt: AttemptState, limits: Mapping[str, float]) -> Finding | None:
+def _report_fall(attempt: AttemptState, limits: Limits) -> Finding | None:
     rates = attempt.rates
     enough = max(limits["steps_after"], limits["share_after"] * rates.highest.count)
     if rates.vanished_steps < enough or not has_single_optimizer(attempt) or rates.vanished_since is None:
@@ -130,75 +122,51 @@ RULE = Rule(
     limits=LIMITS,
     charts=("rate",),
     cases=lambda: [
-        Case("never above zero", [*started(), *trains(), *steps(*[2.3] * 100, rate=0.0)], "warn"),
-        Case(
-            "never above zero, to the end",
-            [*started(), *steps(*[2.3] * 60, rate=0.0), *ended(0, last_step=60)],
-            "fatal",
-        ),
+        Case("never above zero", "warn", trains(), steps(*[2.3] * 100, rate=0.0)),
+        Case("never above zero, to the end", "fatal", steps(*[2.3] * 60, rate=0.0), ended(0, last_step=60)),
         Case(
             "created for epochs, stepped for each batch",
-            [
-                *started(),
-                *schedule("CosineAnnealingLR", step=1, planned=300, done=1),
-                *steps(*[2.0] * 300, rate=DECAY),
-                *steps(*[1.0] * 220, first=301, rate=0.0),
-            ],
             "warn",
+            schedule("CosineAnnealingLR", step=1, planned=300, done=1),
+            steps(*[2.0] * 300, rate=DECAY),
+            steps(*[1.0] * 220, first=301, rate=0.0),
         ),
         Case(
             "a decay factor for epochs, applied to steps",
-            [*started(), *steps(*[2.0] * 500, rate=[0.1 * 0.9**n for n in range(500)])],
             "warn",
+            steps(*[2.0] * 500, rate=[0.1 * 0.9**n for n in range(500)]),
         ),
-        Case("warm-up from zero", [*started(), *steps(*[2.3] * 60, rate=[n / 6e4 for n in range(60)])], None),
+        Case("warm-up from zero", None, steps(*[2.3] * 60, rate=[n / 6e4 for n in range(60)])),
         Case(
             "a whole first epoch at zero",
-            [
-                *started(),
-                *steps(*[2.3] * 150, rate=0.0, loader=True),
-                *epoch(1, step=150),
-                *steps(*[2.0] * 50, first=151, loader=True),
-            ],
             None,
+            steps(*[2.3] * 150, rate=0.0, loader=True),
+            epoch(1, step=150),
+            steps(*[2.0] * 50, first=151, loader=True),
         ),
         Case(
             "two epochs at zero",
-            [
-                *started(),
-                *steps(*[2.3] * 80, rate=0.0, loader=True),
-                *epoch(1, step=80),
-                *steps(*[2.3] * 80, first=81, rate=0.0, loader=True),
-                *epoch(2, step=160),
-                *steps(2.3, first=161, rate=0.0, loader=True),
-            ],
             "warn",
+            steps(*[2.3] * 80, rate=0.0, loader=True),
+            epoch(1, step=80),
+            steps(*[2.3] * 80, first=81, rate=0.0, loader=True),
+            epoch(2, step=160),
+            steps(2.3, first=161, rate=0.0, loader=True),
         ),
         Case(
             "reaches zero when the run ends",
-            [
-                *started(),
-                *steps(*[1.0] * 300, rate=DECAY),
-                *steps(1.0, 1.0, first=301, rate=0.0),
-                *ended(0, last_step=302),
-            ],
             None,
+            steps(*[1.0] * 300, rate=DECAY),
+            steps(1.0, 1.0, first=301, rate=0.0),
+            ended(0, last_step=302),
         ),
         Case(
             "a one-cycle schedule that ends far below its peak",
-            [*started(), *steps(*[1.0] * 600, rate=[*[0.1] * 300, *[4e-7] * 300])],
             None,
+            steps(*[1.0] * 600, rate=[*[0.1] * 300, *[4e-7] * 300]),
         ),
-        Case(
-            "an optimizer that does not use the learning rate",
-            [*started(), *moved(9), *steps(*[2.3] * 150, rate=0.0)],
-            None,
-        ),
-        Case(
-            "two optimizers, one of which is idle",
-            [*started(), *steps(*[2.3] * 150, rate=0.0, other_steps={"Adam#2": 1})],
-            None,
-        ),
-        Case("a smoke test of a few steps", [*started(), *steps(*[2.3] * 5, rate=0.0), *ended(0, last_step=5)], None),
+        Case("an optimizer that does not use the learning rate", None, moved(9), steps(*[2.3] * 150, rate=0.0)),
+        Case("two optimizers, one of which is idle", None, steps(*[2.3] * 150, rate=0.0, other_steps={"Adam#2": 1})),
+        Case("a smoke test of a few steps", None, steps(*[2.3] * 5, rate=0.0), ended(0, last_step=5)),
     ],
 )

@@ -25,15 +25,9 @@ training were lost.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import AttemptState, Case, Finding, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import ended, losses, started, trains, window
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptState, RunState
+from holdfast.testing.histories import ended, losses, trains, window
 
 LIMITS = {"steps": 20, "steps_of_a_whole_run": 3}
 MIN_EPOCHS = 2
@@ -101,22 +95,21 @@ RULE = Rule(
     in_dry_run=True,
     remedies=("next-device",),
     cases=lambda: [
-        Case("twenty steps with a loss of zero", [*started(), *trains(), *losses(*[0.0] * 20)], "fatal"),
-        Case(
-            "a short run that was zero throughout", [*started(), *losses(*[0.0] * 4), *ended(0, last_step=4)], "fatal"
-        ),
-        Case("64 losses of zero, reported together", [*started(), *window(1, 64, 0.0, zeros=64)], "fatal"),
+        Case("twenty steps with a loss of zero", "fatal", trains(), losses(*[0.0] * 20)),
+        Case("a short run that was zero throughout", "fatal", losses(*[0.0] * 4), ended(0, last_step=4)),
+        Case("64 losses of zero, reported together", "fatal", window(1, 64, 0.0, zeros=64)),
         Case(
             "zero by construction, with a gradient",
-            [*started(), *losses(*[0.0] * 5, grad_norm=3.1), *losses(*[0.0] * 30, first=6)],
             "note",
+            losses(*[0.0] * 5, grad_norm=3.1),
+            losses(*[0.0] * 30, first=6),
         ),
-        Case("zero with a gradient of zero", [*started(), *losses(*[0.0] * 30, grad_norm=0.0)], "fatal"),
-        Case("a results file with several epochs, all losses zero", [*started(), *_zero_epochs(3)], "fatal"),
-        Case("a results file with one epoch", [*started(), *_zero_epochs(1)], None),
-        Case("too few steps", [*started(), *losses(*[0.0] * 19)], None),
-        Case("solved: it fell to zero and stayed there", [*started(), *losses(2.0, 0.5, *[0.0] * 200)], None),
-        Case("zero at first, then not", [*started(), *losses(*[0.0] * 15, 0.4, *[0.0] * 30)], None),
-        Case("no loss is observed", [*started(), *ended(0, last_step=50)], None),
+        Case("zero with a gradient of zero", "fatal", losses(*[0.0] * 30, grad_norm=0.0)),
+        Case("a results file with several epochs, all losses zero", "fatal", _zero_epochs(3)),
+        Case("a results file with one epoch", None, _zero_epochs(1)),
+        Case("too few steps", None, losses(*[0.0] * 19)),
+        Case("solved: it fell to zero and stayed there", None, losses(2.0, 0.5, *[0.0] * 200)),
+        Case("zero at first, then not", None, losses(*[0.0] * 15, 0.4, *[0.0] * 30)),
+        Case("no loss is observed", None, ended(0, last_step=50)),
     ],
 )

@@ -39,16 +39,14 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.aggregators.metrics import is_loss, is_train
 from holdfast.diagnosis.hints import hint
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import AttemptState, Case, Finding, Limits, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import ended, losses, started, trains
+from holdfast.testing.histories import ended, losses, trains
 from holdfast.testing.series import parts, validations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
-    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 LIMITS = {"steps": 10, "objects": 30, "steps_where_objects_are_not_counted": 20, "steps_of_a_note": 100}
 BOX = re.compile(r"(?:^|[^a-z])(?:b?box|[gcd]iou)(?:$|[^a-z])")
@@ -67,7 +65,7 @@ def judge(state: RunState) -> Finding | None:
     return _report_epochs(state)
 
 
-def _report_steps(state: RunState, limits: Mapping[str, float]) -> Finding | None:
+def _report_steps(state: RunState, limits: Limits) -> Finding | None:
     """Report boxes that never had a loss while another part had one."""
     attempt = state.attempt
     series = attempt.losses.parts
@@ -166,85 +164,58 @@ RULE = Rule(
     charts=("parts",),
     remedies=("next-device",),
     cases=lambda: [
-        Case(
-            "no box loss in ten batches with objects",
-            [*started(), *trains(), *_unmatched(10, 12)],
-            "fatal",
-        ),
-        Case("no box loss, and objects are not counted", [*started(), *_unmatched(20)], "fatal"),
+        Case("no box loss in ten batches with objects", "fatal", trains(), _unmatched(10, 12)),
+        Case("no box loss, and objects are not counted", "fatal", _unmatched(20)),
         Case(
             "box and dfl are 0 from the start, cls an epoch later",
-            [
-                *started(),
-                *validations(train__box_loss=[0.0] * 3, train__cls_loss=[3.37, 0.0, 0.0], train__dfl_loss=[0.0] * 3),
-                *ended(0, last_step=0),
-            ],
             "fatal",
+            validations(train__box_loss=[0.0] * 3, train__cls_loss=[3.37, 0.0, 0.0], train__dfl_loss=[0.0] * 3),
+            ended(0, last_step=0),
         ),
         Case(
             "a transformer detector that matches nothing",
-            [*started(), *parts(10, instances=8, giou_loss=0.0, cls_loss=2.0, l1_loss=0.0)],
             "fatal",
+            parts(10, instances=8, giou_loss=0.0, cls_loss=2.0, l1_loss=0.0),
         ),
-        Case("a few tiny objects now and then", [*started(), *_unmatched(25, 1)], None),
-        Case("too few steps", [*started(), *_unmatched(9, 12)], None),
-        Case("images without objects", [*started(), *_unmatched(60, 0)], None),
+        Case("a few tiny objects now and then", None, _unmatched(25, 1)),
+        Case("too few steps", None, _unmatched(9, 12)),
+        Case("images without objects", None, _unmatched(60, 0)),
         Case(
             "the first images are empty, later ones have boxes",
-            [
-                *started(),
-                *_unmatched(30, 0),
-                *parts(50, first=31, instances=9, box_loss=1.2, cls_loss=2.0, dfl_loss=0.9),
-            ],
             None,
+            _unmatched(30, 0),
+            parts(50, first=31, instances=9, box_loss=1.2, cls_loss=2.0, dfl_loss=0.9),
         ),
         Case(
             "a few small objects without a match at first",
-            [
-                *started(),
-                *_unmatched(6, 3),
-                *parts(40, first=7, instances=3, box_loss=1.2, cls_loss=2.0, dfl_loss=0.9),
-            ],
             None,
+            _unmatched(6, 3),
+            parts(40, first=7, instances=3, box_loss=1.2, cls_loss=2.0, dfl_loss=0.9),
         ),
         Case(
-            "all parts are zero (reported as loss-all-zero)",
-            [*started(), *parts(30, instances=3, box_loss=0.0, cls_loss=0.0)],
-            None,
+            "all parts are zero (reported as loss-all-zero)", None, parts(30, instances=3, box_loss=0.0, cls_loss=0.0)
         ),
         Case(
             "box has a weight of 0 on purpose",
-            [
-                *started(),
-                *parts(120, instances=3, box_loss=0.0, cls_loss=[2.0 - n / 100 for n in range(120)], dfl_loss=1.1),
-            ],
             "note",
+            parts(120, instances=3, box_loss=0.0, cls_loss=[2.0 - n / 100 for n in range(120)], dfl_loss=1.1),
         ),
         Case(
             "a mask loss without masks",
-            [
-                *started(),
-                *parts(150, instances=3, box_loss=[2.0 - n / 100 for n in range(150)], cls_loss=1.5, sem_loss=0.0),
-            ],
             "note",
+            parts(150, instances=3, box_loss=[2.0 - n / 100 for n in range(150)], cls_loss=1.5, sem_loss=0.0),
         ),
         Case(
             "one part is solved",
-            [
-                *started(),
-                *parts(20, instances=3, box_loss=1.0, aux_loss=0.4),
-                *parts(150, first=21, instances=3, box_loss=[2.0 - n / 100 for n in range(150)], aux_loss=0.0),
-            ],
             "note",
+            parts(20, instances=3, box_loss=1.0, aux_loss=0.4),
+            parts(150, first=21, instances=3, box_loss=[2.0 - n / 100 for n in range(150)], aux_loss=0.0),
         ),
-        Case("no loss parts are known", [*started(), *losses(*[1.0] * 200)], None),
+        Case("no loss parts are known", None, losses(*[1.0] * 200)),
         Case(
             "a healthy results file",
-            [
-                *started(),
-                *validations(train__box_loss=[1.2, 1.1], train__cls_loss=[3.3, 2.0], train__dfl_loss=[1.1, 1.0]),
-            ],
             None,
+            validations(train__box_loss=[1.2, 1.1], train__cls_loss=[3.3, 2.0], train__dfl_loss=[1.1, 1.0]),
         ),
     ],
 )

@@ -39,18 +39,12 @@ Sources: huggingface/accelerate#2665 (an optimizer with stale parameters).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.loss_semantics import has_single_optimizer, is_positive
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import AttemptState, Case, Finding, Rule, RunState, Severity
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import ended, started, trains, window
 from holdfast.testing.series import gradients, moved, steps
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptState, RunState
-    from holdfast.schema.verdicts import Severity
 
 LIMITS = {"steps": 50, "steps_of_a_whole_run": 20, "steps_of_few_digits": 500, "steps_later": 200}
 RISING_RATE_FACTOR = 10
@@ -155,53 +149,53 @@ RULE = Rule(
     cases=lambda: [
         Case(
             "the optimizer updates tensors that the model does not use",
-            [*started(), *trains(), *STUCK, *steps(*[2.302585] * 50)],
             "fatal",
+            trains(),
+            STUCK,
+            steps(*[2.302585] * 50),
         ),
-        Case("every gradient is zero", [*started(), *moved(3), *gradients(0.0), *steps(*[0.693147182] * 50)], "fatal"),
-        Case(
-            "a run of 20 steps that finished",
-            [*started(), *STUCK, *steps(*[2.302585] * 20), *ended(0, last_step=20)],
-            "fatal",
-        ),
-        Case("weights were not checked", [*started(), *steps(*[2.302585] * 60)], "warn"),
-        Case("weights change nevertheless", [*started(), *moved(9), *gradients(0.3), *steps(*[2.302585] * 60)], "note"),
+        Case("every gradient is zero", "fatal", moved(3), gradients(0.0), steps(*[0.693147182] * 50)),
+        Case("a run of 20 steps that finished", "fatal", STUCK, steps(*[2.302585] * 20), ended(0, last_step=20)),
+        Case("weights were not checked", "warn", steps(*[2.302585] * 60)),
+        Case("weights change nevertheless", "note", moved(9), gradients(0.3), steps(*[2.302585] * 60)),
         Case(
             "a network that is dead after a loss spike",
-            [*started(), *steps(2.31, 2.29, 2.35, *[2.2] * 20, 90.0, *[2.302585] * 260)],
             "warn",
+            steps(2.31, 2.29, 2.35, *[2.2] * 20, 90.0, *[2.302585] * 260),
         ),
-        Case("too few steps", [*started(), *STUCK, *steps(*[2.302585] * 49)], None),
-        Case("the learning rate is zero", [*started(), *STUCK, *steps(*[2.302585] * 90, rate=0.0)], None),
+        Case("too few steps", None, STUCK, steps(*[2.302585] * 49)),
+        Case("the learning rate is zero", None, STUCK, steps(*[2.302585] * 90, rate=0.0)),
         Case(
             "warm-up by epoch from a learning rate of zero, all data in one batch",
-            [*started(), *STUCK, *steps(*[2.302585] * 60, rate=0.0), *steps(2.302585, 2.29, 2.1, first=61)],
             None,
+            STUCK,
+            steps(*[2.302585] * 60, rate=0.0),
+            steps(2.302585, 2.29, 2.1, first=61),
         ),
         Case(
             "warm-up with first updates too small to change the loss",
-            [
-                *started(),
-                *STUCK,
-                *steps(*[2.302585] * 60, rate=[1e-9 * n for n in range(1, 61)]),
-                *steps(2.3, 2.2, first=61),
-            ],
             None,
+            STUCK,
+            steps(*[2.302585] * 60, rate=[1e-9 * n for n in range(1, 61)]),
+            steps(2.3, 2.2, first=61),
         ),
-        Case("a constant loss in bfloat16", [*started(), *STUCK, *steps(*[10.8125] * 90)], None),
+        Case("a constant loss in bfloat16", None, STUCK, steps(*[10.8125] * 90)),
         Case(
             "all data in one batch, converged",
-            [*started(), *steps(*[3.0 - n / 10 for n in range(25)]), *steps(*[0.4123] * 400, first=26)],
             None,
+            steps(*[3.0 - n / 10 for n in range(25)]),
+            steps(*[0.4123] * 400, first=26),
         ),
-        Case("two optimizers", [*started(), *STUCK, *steps(*[2.302585] * 90, other_steps={"Adam#2": 1})], None),
-        Case("a loss of zero (covered by loss-all-zero)", [*started(), *steps(*[0.0] * 90)], None),
+        Case("two optimizers", None, STUCK, steps(*[2.302585] * 90, other_steps={"Adam#2": 1})),
+        Case("a loss of zero (covered by loss-all-zero)", None, steps(*[0.0] * 90)),
         Case(
             "resumed from a checkpoint at its optimum",
-            [*started(events.Resume("command", "last.pt", 500)), *STUCK, *steps(*[0.4123] * 90, first=501)],
             None,
+            started(events.Resume("command", "last.pt", 500)),
+            STUCK,
+            steps(*[0.4123] * 90, first=501),
         ),
-        Case("a loss that varies", [*started(), *steps(*[2.3 + (n % 2) / 1e6 for n in range(90)])], None),
-        Case("losses that differ slightly", [*started(), *window(1, 64, 2.3), *window(65, 128, 2.31)], None),
+        Case("a loss that varies", None, steps(*[2.3 + (n % 2) / 1e6 for n in range(90)])),
+        Case("losses that differ slightly", None, window(1, 64, 2.3), window(65, 128, 2.31)),
     ],
 )

@@ -41,17 +41,13 @@ from typing import TYPE_CHECKING
 from holdfast.diagnosis.aggregators.losses import EARLY, LEAP
 from holdfast.diagnosis.hints import suggest_earlier_checkpoint
 from holdfast.diagnosis.loss_semantics import has_single_optimizer, is_detector, is_positive, uses_loader
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import AttemptState, Case, Finding, Limits, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import started, trains
+from holdfast.testing.histories import trains
 from holdfast.testing.series import note, steps
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from holdfast.diagnosis.aggregators.losses import Recent
-    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 LIMITS = {
     "steps": 50,
@@ -77,7 +73,7 @@ def judge(state: RunState) -> Finding | None:
     return _judge_high_losses(state, limits) or _judge_early_jump(state, limits)
 
 
-def _judge_high_losses(state: RunState, limits: Mapping[str, float]) -> Finding | None:
+def _judge_high_losses(state: RunState, limits: Limits) -> Finding | None:
     attempt = state.attempt
     losses = attempt.losses
     if losses.far_steps < limits["steps"]:
@@ -92,7 +88,7 @@ def _judge_high_losses(state: RunState, limits: Mapping[str, float]) -> Finding 
     return _report_divergence(state, level, initial, losses.far_steps, evidence, proven=proven)
 
 
-def _judge_early_jump(state: RunState, limits: Mapping[str, float]) -> Finding | None:
+def _judge_early_jump(state: RunState, limits: Limits) -> Finding | None:
     attempt = state.attempt
     losses, initial = attempt.losses, attempt.loss.first
     if losses.left_steps < limits["steps_after_a_leap"] or losses.left_after >= EARLY:
@@ -182,60 +178,45 @@ RULE = Rule(
     contradicts=("loss-fell",),
     remedies=("full-precision", "prefer-metal", "next-device", "half-rate"),
     cases=lambda: [
-        Case(
-            "the loss keeps rising, and the gradients rise with it",
-            [*started(), *trains(), *steps(*GROWING, norm=GROWING)],
-            "fatal",
-        ),
-        Case("the loss keeps rising, and the gradients are unknown", [*started(), *steps(*GROWING)], "warn"),
+        Case("the loss keeps rising, and the gradients rise with it", "fatal", trains(), steps(*GROWING, norm=GROWING)),
+        Case("the loss keeps rising, and the gradients are unknown", "warn", steps(*GROWING)),
         Case(
             "the loss jumps to a high level and stays there",
-            [*started(), *steps(*NOISY, *[900.0 + 50 * (n % 7) for n in range(80)], loader=True)],
             "warn",
+            steps(*NOISY, *[900.0 + 50 * (n % 7) for n in range(80)], loader=True),
         ),
         Case(
             "the loss jumps in the first steps because the learning rate is far too high",
-            [*started(), *steps(49.9, 222.6, 912.9, *[900.0 + 90 * (n % 9) for n in range(120)])],
             "warn",
+            steps(49.9, 222.6, 912.9, *[900.0 + 90 * (n % 9) for n in range(120)]),
         ),
-        Case(
-            "an early jump that recovers",
-            [*started(), *steps(2.3, 9.0, *[90.0 * 0.97**n for n in range(150)])],
-            None,
-        ),
-        Case(
-            "an easy first batch",
-            [*started(), *steps(0.2, *[2.3 + 3 * (n % 7) * 0.4 - 1.5 for n in range(150)])],
-            None,
-        ),
-        Case("a spike that recovers", [*started(), *steps(*NOISY, *[5e4] * 30, *NOISY, loader=True)], None),
+        Case("an early jump that recovers", None, steps(2.3, 9.0, *[90.0 * 0.97**n for n in range(150)])),
+        Case("an easy first batch", None, steps(0.2, *[2.3 + 3 * (n % 7) * 0.4 - 1.5 for n in range(150)])),
+        Case("a spike that recovers", None, steps(*NOISY, *[5e4] * 30, *NOISY, loader=True)),
         Case(
             "a new loss term that is being learned",
-            [*started(), *steps(*NOISY, *[4000.0 * 0.97**n for n in range(90)], loader=True)],
             None,
+            steps(*NOISY, *[4000.0 * 0.97**n for n in range(90)], loader=True),
         ),
         Case(
             "returns grow while a policy learns",
-            [*started(), *steps(*[14.0 + n for n in range(30)], *[9000.0 + 90 * (n % 9) for n in range(200)])],
             None,
+            steps(*[14.0 + n for n in range(30)], *[9000.0 + 90 * (n % 9) for n in range(200)]),
         ),
-        Case("a loss that goes below zero", [*started(), *steps(-1.0, *NOISY, *[9e5] * 90, loader=True)], None),
-        Case("two optimizers", [*started(), *steps(*NOISY, *[9e5] * 90, loader=True, other_steps={"Adam#2": 1})], None),
+        Case("a loss that goes below zero", None, steps(-1.0, *NOISY, *[9e5] * 90, loader=True)),
+        Case("two optimizers", None, steps(*NOISY, *[9e5] * 90, loader=True, other_steps={"Adam#2": 1})),
         Case(
             "a second model with a larger loss, trained in the same process",
-            [
-                *started(),
-                *steps(*NOISY, loader=True),
-                *note("optimizer-handover"),
-                *steps(*[900.0] * 90, first=41, loader=True),
-            ],
             None,
+            steps(*NOISY, loader=True),
+            note("optimizer-handover"),
+            steps(*[900.0] * 90, first=41, loader=True),
         ),
-        Case("a loss that falls", [*started(), *steps(*[100.0 / n for n in range(1, 200)], loader=True)], None),
+        Case("a loss that falls", None, steps(*[100.0 / n for n in range(1, 200)], loader=True)),
         Case(
             "a student that starts as a copy of its teacher, with a loss near zero",
-            [*started(), *steps(0.0, *[1e-4 * n for n in range(1, 21)], *[3e-3] * 100, loader=True)],
             None,
+            steps(0.0, *[1e-4 * n for n in range(1, 21)], *[3e-3] * 100, loader=True),
         ),
     ],
 )

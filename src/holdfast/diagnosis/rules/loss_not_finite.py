@@ -23,17 +23,11 @@ Sources: pytorch#123171, pytorch#125954. Ultralytics' own recovery checks only t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.diagnosis.hints import suggest_earlier_checkpoint, suggest_lower_rate
 from holdfast.diagnosis.remedy_ids import NOT_FINITE
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import losses, started, trains, window
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
+from holdfast.testing.histories import losses, trains, window
 
 LIMITS = {"in_a_row": 5}
 EPOCHS = 2
@@ -101,25 +95,17 @@ RULE = Rule(
     in_dry_run=True,
     remedies=NOT_FINITE,
     cases=lambda: [
-        Case("NaN that persists", [*started(), *trains(), *losses(1.0, 0.9, *["nan"] * 5)], "fatal"),
-        Case("one infinite loss", [*started(), *losses(1.0, "inf", 0.9)], "warn"),
-        Case("a long sequence of NaN losses", [*started(), *losses(1.0), *window(2, 40, 0.0, nonfinite=39)], "fatal"),
+        Case("NaN that persists", "fatal", trains(), losses(1.0, 0.9, *["nan"] * 5)),
+        Case("one infinite loss", "warn", losses(1.0, "inf", 0.9)),
+        Case("a long sequence of NaN losses", "fatal", losses(1.0), window(2, 40, 0.0, nonfinite=39)),
         Case(
             "a log with one loss per epoch, NaN starting in the third epoch",
-            [*started(), *(_make_epoch(n, 1.0 if n < 3 else "nan") for n in range(1, 6))],
             "fatal",
+            (_make_epoch(n, 1.0 if n < 3 else "nan") for n in range(1, 6)),
         ),
-        Case(
-            "a log with one loss per epoch, NaN in one epoch",
-            [*started(), _make_epoch(1, "nan"), _make_epoch(2, 0.9)],
-            None,
-        ),
-        Case(
-            "one NaN long ago, and a new one that persists",
-            [*started(), *losses(1.0, "nan", *[0.9] * 20, *["nan"] * 5)],
-            "fatal",
-        ),
-        Case("a large but finite loss", [*started(), *losses(1e30, 1e34, 5.0)], None),
-        Case("a loss below zero", [*started(), *losses(-1.0, -2.0)], None),
+        Case("a log with one loss per epoch, NaN in one epoch", None, _make_epoch(1, "nan"), _make_epoch(2, 0.9)),
+        Case("one NaN long ago, and a new one that persists", "fatal", losses(1.0, "nan", *[0.9] * 20, *["nan"] * 5)),
+        Case("a large but finite loss", None, losses(1e30, 1e34, 5.0)),
+        Case("a loss below zero", None, losses(-1.0, -2.0)),
     ],
 )

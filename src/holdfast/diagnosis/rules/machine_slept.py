@@ -11,16 +11,10 @@ overrides that, so keep the lid open and the charger connected.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.schema import events
 from holdfast.schema.units import duration
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import losses, started, trains
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
+from holdfast.testing.histories import losses, trains
 
 
 def judge(state: RunState) -> Finding | None:
@@ -41,7 +35,7 @@ RULE = Rule(
     judge=judge,
     charts=("pace", "epochs"),
     cases=lambda: [
-        Case("the machine slept", [*started(), *trains(), *losses(1.0), events.Slept(at=9.0, seconds=3600.0)], "note"),
-        Case("the machine stayed awake", [*started(), *trains(), *losses(1.0, 0.9)], None),
+        Case("the machine slept", "note", trains(), losses(1.0), events.Slept(at=9.0, seconds=3600.0)),
+        Case("the machine stayed awake", None, trains(), losses(1.0, 0.9)),
     ],
 )

@@ -54,18 +54,14 @@ from typing import TYPE_CHECKING
 from holdfast.diagnosis.hints import hint
 from holdfast.diagnosis.memory_forecast import LIMITS, leak_of, planned_end
 from holdfast.diagnosis.remedy_ids import LESS_AT_PEAK, LESS_MEMORY
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Limits, Rule, RunState
 from holdfast.schema import events
 from holdfast.schema.units import MIB, duration, size
-from holdfast.schema.verdicts import Finding
 from holdfast.testing.resources import memory_history
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from holdfast.diagnosis.growth import Forecast
     from holdfast.diagnosis.memory_forecast import Leak
-    from holdfast.diagnosis.run_state import RunState
 
 NEARLY_FULL = 0.85
 """Share of the limit above which a leak is reported although the next epochs might show that it stops."""
@@ -95,7 +91,7 @@ def judge(state: RunState) -> Finding | None:
     )
 
 
-def _runs_out_in_time(state: RunState, leak: Leak, limits: Mapping[str, float]) -> bool:
+def _runs_out_in_time(state: RunState, leak: Leak, limits: Limits) -> bool:
     """Return whether the limit is reached before training ends and the growth was observed long enough to tell."""
     if leak.forecast is None or leak.limit is None:
         return False
@@ -212,34 +208,35 @@ RULE = Rule(
     cases=lambda: [
         Case(
             "memory runs out before the planned end",
-            memory_history(planned=100, rss=lambda part: 2.0 + 5.0 * part),
             "warn",
+            memory_history(planned=100, rss=lambda part: 2.0 + 5.0 * part),
         ),
-        Case("no planned end is known", memory_history(rss=lambda part: 2.0 + 5.0 * part), "warn"),
+        Case("no planned end is known", "warn", memory_history(rss=lambda part: 2.0 + 5.0 * part)),
         Case(
             "no epochs are known and more than half of the memory is used",
-            memory_history(epoch_of=None, rss=lambda part: 2.0 + 9.0 * part),
             "warn",
+            memory_history(epoch_of=None, rss=lambda part: 2.0 + 9.0 * part),
         ),
         Case(
             "no epochs are known and most of the memory is left (it may be a buffer that fills)",
-            memory_history(epoch_of=None, rss=lambda part: 2.0 + 2.0 * part),
             "note",
+            memory_history(epoch_of=None, rss=lambda part: 2.0 + 2.0 * part),
         ),
         Case(
             "driver memory on a Mac, which resident memory does not include",
-            memory_history(planned=100, rss=1.5, driver=lambda part: 0.5 + 6.0 * part),
             "warn",
+            memory_history(planned=100, rss=1.5, driver=lambda part: 0.5 + 6.0 * part),
         ),
         Case(
             "tensors on a device that does not report its capacity",
+            "note",
             memory_history(
                 planned=100, device="cuda:0", driver=lambda part: 2.0 + 6.0 * part, allocated=lambda part: 1 + 6 * part
             ),
-            "note",
         ),
         Case(
             "tensors on a device with its own memory",
+            "warn",
             memory_history(
                 planned=100,
                 device="cuda:0",
@@ -247,31 +244,30 @@ RULE = Rule(
                 allocated=lambda part: 1 + 6 * part,
                 device_limit=16.0,
             ),
-            "warn",
         ),
         Case(
             "memory would run out only long after the end of the run",
-            memory_history(planned=30, rss=lambda part: 2.0 + part),
             "note",
+            memory_history(planned=30, rss=lambda part: 2.0 + part),
         ),
         Case(
             "a leak that continues after all caches are full",
-            memory_history(planned=100, rss=lambda p: 3 * min(1, p * 5) + 4 * p),
             "warn",
+            memory_history(planned=100, rss=lambda p: 3 * min(1, p * 5) + 4 * p),
         ),
-        Case("a jump at each epoch", memory_history(planned=100, rss=lambda part: 2.0 + 0.2 * int(part * 24)), "warn"),
-        Case("a cache that is full after the first epoch", _simulate_cache(0.25, 900), None),
-        Case("a cache that is full after three epochs", _simulate_cache(0.25, 300), None),
-        Case("no epochs are known and a buffer stops growing", _simulate_cache(0.5, None), "note"),
+        Case("a jump at each epoch", "warn", memory_history(planned=100, rss=lambda part: 2.0 + 0.2 * int(part * 24))),
+        Case("a cache that is full after the first epoch", None, _simulate_cache(0.25, 900)),
+        Case("a cache that is full after three epochs", None, _simulate_cache(0.25, 300)),
+        Case("no epochs are known and a buffer stops growing", "note", _simulate_cache(0.5, None)),
         Case(
             "a garbage collector that runs from time to time",
-            memory_history(rss=lambda part: 2.0 + 3.0 * (part * 12 % 1)),
             None,
+            memory_history(rss=lambda part: 2.0 + 3.0 * (part * 12 % 1)),
         ),
-        Case("a single jump", memory_history(rss=lambda part: 2.0 + 4.0 * (part > 0.6)), None),
-        Case("growth that levels off", memory_history(rss=lambda part: 2.0 + 2.0 * math.log(1 + 60 * part)), None),
-        Case("memory that does not grow", memory_history(), None),
-        Case("other programs use the memory", memory_history(others=lambda part: 2.0 + 8.0 * part), None),
-        Case("the start of a run", memory_history(samples=12, rss=lambda part: 2.0 + 3.0 * part), None),
+        Case("a single jump", None, memory_history(rss=lambda part: 2.0 + 4.0 * (part > 0.6))),
+        Case("growth that levels off", None, memory_history(rss=lambda part: 2.0 + 2.0 * math.log(1 + 60 * part))),
+        Case("memory that does not grow", None, memory_history()),
+        Case("other programs use the memory", None, memory_history(others=lambda part: 2.0 + 8.0 * part)),
+        Case("the start of a run", None, memory_history(samples=12, rss=lambda part: 2.0 + 3.0 * part)),
     ],
 )

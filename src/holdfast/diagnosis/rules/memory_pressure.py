@@ -32,17 +32,13 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.hints import hint
 from holdfast.diagnosis.remedy_ids import HOST_MEMORY
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Limits, Rule, RunState
 from holdfast.schema import events
 from holdfast.schema.units import GIB, duration, size
-from holdfast.schema.verdicts import Finding
 from holdfast.testing.resources import memory_history
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from holdfast.diagnosis.aggregators.memory import Memory
-    from holdfast.diagnosis.run_state import RunState
 
 LIMITS = {
     "available_part": 0.04,
@@ -94,7 +90,7 @@ def judge(state: RunState) -> Finding | None:
     )
 
 
-def _find_scarcity(memory: Memory, total: int, limits: Mapping[str, float]) -> str | None:
+def _find_scarcity(memory: Memory, total: int, limits: Limits) -> str | None:
     min_available = limits["available_part"] * total
     low = 0
     for sample in reversed(memory.samples):
@@ -106,7 +102,7 @@ def _find_scarcity(memory: Memory, total: int, limits: Mapping[str, float]) -> s
     return f"less than {size(min_available)} was available in {low} consecutive measurements"
 
 
-def _find_swap_growth(memory: Memory, limits: Mapping[str, float]) -> str | None:
+def _find_swap_growth(memory: Memory, limits: Limits) -> str | None:
     last = memory.samples[-1]
     before = last
     for sample in reversed(memory.samples):
@@ -128,27 +124,27 @@ RULE = Rule(
     charts=("memory",),
     remedies=HOST_MEMORY,
     cases=lambda: [
-        Case("almost no memory is left", memory_history(samples=20, rss=13.5, others=2.0), "warn"),
-        Case("other programs use almost all memory", memory_history(samples=20, rss=1.0, others=14.5), "note"),
+        Case("almost no memory is left", "warn", memory_history(samples=20, rss=13.5, others=2.0)),
+        Case("other programs use almost all memory", "note", memory_history(samples=20, rss=1.0, others=14.5)),
         Case(
             "swap grows fast while little memory is left",
-            memory_history(samples=20, rss=12.0, others=2.5, swap=lambda part: 8.0 * part),
             "warn",
+            memory_history(samples=20, rss=12.0, others=2.5, swap=lambda part: 8.0 * part),
         ),
         Case(
             "the GPU driver of a Mac uses the memory",
-            memory_history(samples=20, rss=1.5, others=2.0, driver=12.2),
             "warn",
+            memory_history(samples=20, rss=1.5, others=2.0, driver=12.2),
         ),
-        Case("enough memory is left", memory_history(samples=20, rss=10.0, others=2.0), None),
+        Case("enough memory is left", None, memory_history(samples=20, rss=10.0, others=2.0)),
         Case(
-            "a single low measurement", memory_history(samples=20, rss=lambda part: 13.8 if part == 0.5 else 3.0), None
+            "a single low measurement", None, memory_history(samples=20, rss=lambda part: 13.8 if part == 0.5 else 3.0)
         ),
         Case(
             "idle pages go to swap while plenty of memory is left",
-            memory_history(samples=20, swap=lambda part: 8.0 * part),
             None,
+            memory_history(samples=20, swap=lambda part: 8.0 * part),
         ),
-        Case("steady swap usage for a long time", memory_history(samples=20, rss=12.0, others=2.5, swap=6.0), None),
+        Case("steady swap usage for a long time", None, memory_history(samples=20, rss=12.0, others=2.5, swap=6.0)),
     ],
 )

@@ -36,21 +36,16 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.aggregators.metrics import is_known_score, is_loss, is_score, is_train, newest_of, over_attempts
 from holdfast.diagnosis.hints import hint
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import AttemptState, Case, Finding, Limits, Rule, RunState, Severity
 from holdfast.diagnosis.series import fall
 from holdfast.schema import events
 from holdfast.schema.events import as_number
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import ended, losses, started
+from holdfast.testing.histories import ended, losses
 from holdfast.testing.series import FRAMEWORK, epoch, final, steps, validations
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from holdfast.diagnosis.aggregators.metrics import Metrics
-    from holdfast.diagnosis.run_state import AttemptState, RunState
     from holdfast.diagnosis.series import Series
-    from holdfast.schema.verdicts import Severity
 
 LIMITS = {
     "validations": 3,
@@ -143,9 +138,7 @@ def _describe_accumulation(attempt: AttemptState) -> str:
     return f": with batch={batch} and nbs={nominal}, each step accumulates {round(nominal / batch)} batches"
 
 
-def _choose_severity(
-    attempt: AttemptState, count: int, limits: Mapping[str, float], *, zero_losses: bool
-) -> Severity | None:
+def _choose_severity(attempt: AttemptState, count: int, limits: Limits, *, zero_losses: bool) -> Severity | None:
     if zero_losses or (attempt.finished and count >= limits["validations_of_a_whole_run"]):
         return "fatal"
     planned = attempt.planned_epochs
@@ -202,54 +195,53 @@ RULE = Rule(
     cases=lambda: [
         Case(
             "the command succeeded with all scores at 0",
-            [*started(), *FALLING, *_make_zero_scores(10), *ended(0, last_step=200)],
             "fatal",
+            FALLING,
+            _make_zero_scores(10),
+            ended(0, last_step=200),
         ),
         Case(
             "box and class losses and all scores are 0 after the first epoch",
-            [
-                *started(),
-                *validations(train__box_loss=[0.0] * 4, train__cls_loss=[3.4, 0.0, 0.0, 0.0], metrics__mAP50=[0.0] * 4),
-            ],
             "fatal",
+            validations(train__box_loss=[0.0] * 4, train__cls_loss=[3.4, 0.0, 0.0, 0.0], metrics__mAP50=[0.0] * 4),
         ),
-        Case(
-            "a falling loss in few steps",
-            [*started(), *FALLING[:48], *_make_zero_scores(6), *ended(0, last_step=48)],
-            "fatal",
-        ),
-        Case("the losses are zero too", [*started(), *losses(*[0.0] * 20), *_make_zero_scores(1)], "fatal"),
+        Case("a falling loss in few steps", "fatal", FALLING[:48], _make_zero_scores(6), ended(0, last_step=48)),
+        Case("the losses are zero too", "fatal", losses(*[0.0] * 20), _make_zero_scores(1)),
         Case(
             "the loss falls and a third of the planned epochs is done",
-            [*started(), *FALLING, *epoch(10, step=200, planned=30, source=FRAMEWORK), *_make_zero_scores(10)],
             "warn",
+            FALLING,
+            epoch(10, step=200, planned=30, source=FRAMEWORK),
+            _make_zero_scores(10),
         ),
-        Case("three validations", [*started(), *FALLING, *_make_zero_scores(3)], "note"),
-        Case(
-            "a smoke test of three epochs",
-            [*started(), *FALLING, *_make_zero_scores(3), *ended(0, last_step=200)],
-            "note",
-        ),
+        Case("three validations", "note", FALLING, _make_zero_scores(3)),
+        Case("a smoke test of three epochs", "note", FALLING, _make_zero_scores(3), ended(0, last_step=200)),
         Case(
             "ten of a hundred epochs",
-            [*started(), *FALLING, *epoch(10, step=200, planned=100, source=FRAMEWORK), *_make_zero_scores(10)],
             "note",
+            FALLING,
+            epoch(10, step=200, planned=100, source=FRAMEWORK),
+            _make_zero_scores(10),
         ),
-        Case("the first two validations", [*started(), *FALLING, *_make_zero_scores(2)], None),
+        Case("the first two validations", None, FALLING, _make_zero_scores(2)),
         Case(
             "a score that was nonzero once",
-            [*started(), *validations(metrics__mAP50=[0.0, 0.0, 0.01, 0.0, 0.0, 0.0]), *ended(0, last_step=60)],
             None,
+            validations(metrics__mAP50=[0.0, 0.0, 0.01, 0.0, 0.0, 0.0]),
+            ended(0, last_step=60),
         ),
         Case(
             "the final validation of the checkpoint is not 0, so the finding is withdrawn",
-            [*started(), *_make_zero_scores(6), *final(metrics__mAP50=0.4), *ended(0, last_step=60)],
             None,
+            _make_zero_scores(6),
+            final(metrics__mAP50=0.4),
+            ended(0, last_step=60),
         ),
         Case(
             "only losses are measured",
-            [*started(), *validations(val__loss=[0.0] * 9, lr__pg0=[0.0] * 9), *ended(0, last_step=90)],
             None,
+            validations(val__loss=[0.0] * 9, lr__pg0=[0.0] * 9),
+            ended(0, last_step=90),
         ),
     ],
 )

@@ -22,17 +22,11 @@ least 0.99, or if every score is 0 (see metrics-all-zero).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.aggregators.metrics import best_of, over_attempts
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import started
 from holdfast.testing.series import validations
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
 
 LIMITS = {"validations": 15, "share": 0.33, "gain": 0.01, "full_score": 0.99}
 
@@ -77,27 +71,13 @@ RULE = Rule(
     retractable=True,
     charts=("metrics", "validation-loss"),
     cases=lambda: [
-        Case(
-            "no improvement for twenty validations", [*started(), *validations(fitness=[*RISING, *[0.48] * 20])], "note"
-        ),
-        Case(
-            "only tiny improvements",
-            [*started(), *validations(fitness=[*RISING, *[0.5 + n / 9000 for n in range(20)]])],
-            "note",
-        ),
-        Case(
-            "a validation loss that stopped falling",
-            [*started(), *validations(val__loss=[3.0, 2.0, 1.0, *[1.1] * 20])],
-            "note",
-        ),
-        Case("a score that still rises", [*started(), *validations(fitness=[0.01 * n for n in range(40)])], None),
-        Case(
-            "a short plateau in a long run",
-            [*started(), *validations(fitness=[*[0.01 * n for n in range(60)], *[0.5] * 16])],
-            None,
-        ),
-        Case("a task that is solved", [*started(), *validations(val__accuracy=[0.9, *[0.995] * 30])], None),
-        Case("every score is zero", [*started(), *validations(fitness=[0.0] * 30)], None),
-        Case("a short run", [*started(), *validations(fitness=[0.5] * 9)], None),
+        Case("no improvement for twenty validations", "note", validations(fitness=[*RISING, *[0.48] * 20])),
+        Case("only tiny improvements", "note", validations(fitness=[*RISING, *[0.5 + n / 9000 for n in range(20)]])),
+        Case("a validation loss that stopped falling", "note", validations(val__loss=[3.0, 2.0, 1.0, *[1.1] * 20])),
+        Case("a score that still rises", None, validations(fitness=[0.01 * n for n in range(40)])),
+        Case("a short plateau in a long run", None, validations(fitness=[*[0.01 * n for n in range(60)], *[0.5] * 16])),
+        Case("a task that is solved", None, validations(val__accuracy=[0.9, *[0.995] * 30])),
+        Case("every score is zero", None, validations(fitness=[0.0] * 30)),
+        Case("a short run", None, validations(fitness=[0.5] * 9)),
     ],
 )

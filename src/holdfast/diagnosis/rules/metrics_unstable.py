@@ -25,19 +25,11 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.aggregators.metrics import newest_of, over_attempts
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Limits, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import started
 from holdfast.testing.series import validations
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from holdfast.diagnosis.run_state import RunState
 
 LIMITS = {"validations": 6, "jumps": 3, "factor": 1.8, "share": 0.25}
 NEWEST = 12
@@ -73,7 +65,7 @@ def judge(state: RunState) -> Finding | None:
     return None
 
 
-def _count_jumps(values: list[float], limits: Mapping[str, float]) -> tuple[int, int]:
+def _count_jumps(values: list[float], limits: Limits) -> tuple[int, int]:
     """Count the jumps up and down that are large for this score."""
     min_change = limits["share"] * max(values)
     up = down = 0
@@ -94,21 +86,17 @@ RULE = Rule(
     cases=lambda: [
         Case(
             "precision that jumps between 0.085 and 0.499",
-            [*started(), *validations(metrics__precision=[0.131, 0.471, 0.244, 0.085, 0.100, 0.499])],
             "note",
+            validations(metrics__precision=[0.131, 0.471, 0.244, 0.085, 0.100, 0.499]),
         ),
         Case(
             "a score that rises steeply and stays high",
-            [*started(), *validations(mAP50=[0.01, 0.05, 0.2, 0.5, 0.7, 0.71, 0.73])],
             None,
+            validations(mAP50=[0.01, 0.05, 0.2, 0.5, 0.7, 0.71, 0.73]),
         ),
-        Case("a single outlier", [*started(), *validations(mAP50=[0.5, 0.52, 0.1, 0.53, 0.54, 0.55, 0.56])], None),
-        Case(
-            "small changes around one level",
-            [*started(), *validations(acc=[0.7, 0.75, 0.68, 0.74, 0.69, 0.76, 0.7])],
-            None,
-        ),
-        Case("a loss", [*started(), *validations(val__loss=[1.0, 9.0, 1.0, 9.0, 1.0, 9.0, 1.0])], None),
-        Case("too few validations", [*started(), *validations(metrics__precision=[0.1, 0.5, 0.1, 0.5])], None),
+        Case("a single outlier", None, validations(mAP50=[0.5, 0.52, 0.1, 0.53, 0.54, 0.55, 0.56])),
+        Case("small changes around one level", None, validations(acc=[0.7, 0.75, 0.68, 0.74, 0.69, 0.76, 0.7])),
+        Case("a loss", None, validations(val__loss=[1.0, 9.0, 1.0, 9.0, 1.0, 9.0, 1.0])),
+        Case("too few validations", None, validations(metrics__precision=[0.1, 0.5, 0.1, 0.5])),
     ],
 )

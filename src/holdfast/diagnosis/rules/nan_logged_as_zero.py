@@ -22,16 +22,11 @@ Sources: Transformers' `trainer.py` and `logging_nan_inf_filter`; transformers#1
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import AttemptState, Case, Finding, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import ended, losses, started, trains
+from holdfast.testing.histories import ended, losses, trains
 from holdfast.testing.signatures import printed
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 ID = "nan-logged-as-zero"
 WORDS = (r"'loss': 0\.0, 'grad_norm': nan", r"'loss': '0', 'grad_norm': 'nan'")
@@ -87,30 +82,24 @@ RULE = Rule(
     cases=lambda: [
         Case(
             "a log line during training, and the losses themselves are unknown",
-            [*started(), *printed(ID, _LINE, stream="stdout")],
             "warn",
+            printed(ID, _LINE, stream="stdout"),
         ),
-        Case("a log that ends with such lines", [*started(), *ended(0, words=[_LINE] * 4)], "fatal"),
-        Case("the format of newer versions", [*started(), *ended(0, words=[_NEWER_LINE] * 4)], "fatal"),
+        Case("a log that ends with such lines", "fatal", ended(0, words=[_LINE] * 4)),
+        Case("the format of newer versions", "fatal", ended(0, words=[_NEWER_LINE] * 4)),
         Case(
             "one step among good ones, skipped by a gradient scaler",
-            [
-                *started(),
-                *trains(),
-                *losses(2.3, "nan", 2.2, 2.1),
-                *printed(ID, _LINE, stream="stdout"),
-                *ended(0, words=[_GOOD_LINE, _LINE, _GOOD_LINE, _GOOD_LINE]),
-            ],
             "warn",
+            trains(),
+            losses(2.3, "nan", 2.2, 2.1),
+            printed(ID, _LINE, stream="stdout"),
+            ended(0, words=[_GOOD_LINE, _LINE, _GOOD_LINE, _GOOD_LINE]),
         ),
-        Case("a healthy log", [*started(), *ended(0, words=[_GOOD_LINE] * 5)], None),
+        Case("a healthy log", None, ended(0, words=[_GOOD_LINE] * 5)),
         Case(
             "a task that is solved",
-            [
-                *started(),
-                *ended(0, words=["{'loss': 0.0, 'grad_norm': 0.0, 'learning_rate': 0.0005, 'epoch': 9.0}"] * 5),
-            ],
             None,
+            ended(0, words=["{'loss': 0.0, 'grad_norm': 0.0, 'learning_rate': 0.0005, 'epoch': 9.0}"] * 5),
         ),
     ],
 )

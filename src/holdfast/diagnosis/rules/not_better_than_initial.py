@@ -28,21 +28,14 @@ or if it goes below zero.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.aggregators.metrics import is_known_score, over_attempts
 from holdfast.diagnosis.loss_semantics import has_single_optimizer, is_positive, uses_loader
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Limits, Rule, RunState
 from holdfast.diagnosis.series import fall
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import ended, started
+from holdfast.testing.histories import ended
 from holdfast.testing.series import steps, validations
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from holdfast.diagnosis.run_state import RunState
 
 LIMITS = {"validations": 5, "below": 0.05, "steps": 200, "above": 0.1}
 FULL_SCORES = ((0.95, 1.0), (95.0, 100.0))
@@ -57,7 +50,7 @@ def judge(state: RunState) -> Finding | None:
     return min(findings, key=lambda finding: finding.severity != "warn", default=None)
 
 
-def _judge_score(state: RunState, limits: Mapping[str, float]) -> Finding | None:
+def _judge_score(state: RunState, limits: Limits) -> Finding | None:
     by_attempt = state.validated
     name = next(filter(is_known_score, state.attempt.metrics.scores()), None)
     if name is None:
@@ -85,7 +78,7 @@ def _judge_score(state: RunState, limits: Mapping[str, float]) -> Finding | None
     )
 
 
-def _judge_loss(state: RunState, limits: Mapping[str, float]) -> Finding | None:
+def _judge_loss(state: RunState, limits: Limits) -> Finding | None:
     loss = state.loss
     if loss.count < limits["steps"] or loss.lowest < 0.0:
         return None
@@ -121,58 +114,38 @@ RULE = Rule(
     cases=lambda: [
         Case(
             "the first validation was the best",
-            [*started(), *validations(fitness=[0.4, 0.3, 0.35, 0.2, 0.25]), *ended(0, last_step=500)],
             "warn",
+            validations(fitness=[0.4, 0.3, 0.35, 0.2, 0.25]),
+            ended(0, last_step=500),
         ),
-        Case("the loss rose", [*started(), *steps(*RISING, loader=True), *ended(0, last_step=240)], "warn"),
-        Case(
-            "the loss rose in a loop that generates its own data",
-            [*started(), *steps(*RISING), *ended(0, last_step=240)],
-            "note",
-        ),
+        Case("the loss rose", "warn", steps(*RISING, loader=True), ended(0, last_step=240)),
+        Case("the loss rose in a loop that generates its own data", "note", steps(*RISING), ended(0, last_step=240)),
         Case(
             "fine-tuning that keeps its level",
-            [*started(), *validations(val__accuracy=[0.81, 0.80, 0.805, 0.79, 0.80]), *ended(0, last_step=500)],
             "note",
+            validations(val__accuracy=[0.81, 0.80, 0.805, 0.79, 0.80]),
+            ended(0, last_step=500),
         ),
         Case(
             "solved in the first epoch",
-            [*started(), *validations(val__accuracy=[0.99, 0.98, 0.985, 0.989, 0.93]), *ended(0, last_step=500)],
             None,
+            validations(val__accuracy=[0.99, 0.98, 0.985, 0.989, 0.93]),
+            ended(0, last_step=500),
         ),
         Case(
             "a score that improved in between",
-            [*started(), *validations(fitness=[0.2, 0.4, 0.3, 0.1, 0.1]), *ended(0, last_step=500)],
             None,
+            validations(fitness=[0.2, 0.4, 0.3, 0.1, 0.1]),
+            ended(0, last_step=500),
         ),
+        Case("too few validations", None, validations(fitness=[0.4, 0.3, 0.2]), ended(0, last_step=300)),
+        Case("perplexity falls", None, validations(perplexity=[90.0, 50.0, 40.0, 30.0, 20.0]), ended(0, last_step=500)),
+        Case("the loss fell", None, steps(*RISING[::-1], loader=True), ended(0, last_step=240)),
         Case(
-            "too few validations", [*started(), *validations(fitness=[0.4, 0.3, 0.2]), *ended(0, last_step=300)], None
+            "a noisy loss", None, steps(*[1.0 + n * 37 % 11 for n in range(240)], loader=True), ended(0, last_step=240)
         ),
-        Case(
-            "perplexity falls",
-            [*started(), *validations(perplexity=[90.0, 50.0, 40.0, 30.0, 20.0]), *ended(0, last_step=500)],
-            None,
-        ),
-        Case("the loss fell", [*started(), *steps(*RISING[::-1], loader=True), *ended(0, last_step=240)], None),
-        Case(
-            "a noisy loss",
-            [*started(), *steps(*[1.0 + n * 37 % 11 for n in range(240)], loader=True), *ended(0, last_step=240)],
-            None,
-        ),
-        Case(
-            "a loss that goes below zero",
-            [*started(), *steps(-0.1, *RISING, loader=True), *ended(0, last_step=241)],
-            None,
-        ),
-        Case(
-            "two optimizers",
-            [*started(), *steps(*RISING, loader=True, other_steps={"Adam#2": 1}), *ended(0, last_step=240)],
-            None,
-        ),
-        Case(
-            "the command failed (covered by other rules)",
-            [*started(), *steps(*RISING, loader=True), *ended(1, last_step=240)],
-            None,
-        ),
+        Case("a loss that goes below zero", None, steps(-0.1, *RISING, loader=True), ended(0, last_step=241)),
+        Case("two optimizers", None, steps(*RISING, loader=True, other_steps={"Adam#2": 1}), ended(0, last_step=240)),
+        Case("the command failed (covered by other rules)", None, steps(*RISING, loader=True), ended(1, last_step=240)),
     ],
 )

@@ -20,18 +20,13 @@ Sources: pytorch#77764, pytorch#108996.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.exits import describe_position, find_failure, match_exception
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.diagnosis.versions import newest_torch
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import ended, losses
 from holdfast.testing.signatures import on_mac, printed, raises
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
 
 _WORDS = (
     r"is not currently implemented for the MPS device",
@@ -101,23 +96,15 @@ RULE = Rule(
     fails_again=True,
     remedies=("mps-fallback", "next-device"),
     cases=lambda: [
-        Case("before the first step", [*on_mac(), *raises(_MESSAGE, last_step=0)], "fatal"),
+        Case("before the first step", "fatal", on_mac(), raises(_MESSAGE, last_step=0)),
         Case(
             "torch's message if there is no kernel for the layout",
-            [
-                *on_mac(),
-                *raises("NotImplementedError: Could not run 'aten::_foo.out' with arguments from the 'MPS' backend."),
-            ],
             "fatal",
+            on_mac(),
+            raises("NotImplementedError: Could not run 'aten::_foo.out' with arguments from the 'MPS' backend."),
         ),
-        Case("the fallback is on", [*on_mac(), *losses(1.0), *printed("op-not-implemented", _WARNING)], "note"),
-        Case(
-            "the exception was caught and the run succeeded",
-            [*on_mac(), *losses(1.0), *ended(0, words=[_MESSAGE])],
-            None,
-        ),
-        Case(
-            "a different NotImplementedError", [*on_mac(), *raises("NotImplementedError: override this method")], None
-        ),
+        Case("the fallback is on", "note", on_mac(), losses(1.0), printed("op-not-implemented", _WARNING)),
+        Case("the exception was caught and the run succeeded", None, on_mac(), losses(1.0), ended(0, words=[_MESSAGE])),
+        Case("a different NotImplementedError", None, on_mac(), raises("NotImplementedError: override this method")),
     ],
 )

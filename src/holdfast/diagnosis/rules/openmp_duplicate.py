@@ -34,15 +34,13 @@ from holdfast.diagnosis.exits import (
     match_output,
     quote_evidence,
 )
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.diagnosis.versions import on_mps
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import TRACEBACK, ended, losses, started
+from holdfast.testing.histories import TRACEBACK, ended, losses
 from holdfast.testing.signatures import on_mac, unknown_machine
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
     from holdfast.schema.events import AttemptEnded
 
 _ERROR = r"OMP: Error #15: Initializing "
@@ -108,29 +106,30 @@ RULE = Rule(
     cases=lambda: [
         Case(
             "the OpenMP runtime aborts the process",
-            [*on_mac(), *losses(1.0), *ended(signal="SIGABRT", words=_MESSAGES)],
             "fatal",
+            on_mac(),
+            losses(1.0),
+            ended(signal="SIGABRT", words=_MESSAGES),
         ),
-        Case("exit status 134 through a shell", [*on_mac(), *ended(134, words=[*_MESSAGES, "Abort trap: 6"])], "fatal"),
-        Case(
-            "the same on Linux",
-            [*started(), *ended(signal="SIGABRT", words=[_MESSAGES[0].replace("dylib", "so")])],
-            "fatal",
-        ),
-        Case("a crash inside FAISS on a Mac", [*on_mac(), *ended(signal="SIGSEGV", words=_FAULT_HANDLER)], "fatal"),
+        Case("exit status 134 through a shell", "fatal", on_mac(), ended(134, words=[*_MESSAGES, "Abort trap: 6"])),
+        Case("the same on Linux", "fatal", ended(signal="SIGABRT", words=[_MESSAGES[0].replace("dylib", "so")])),
+        Case("a crash inside FAISS on a Mac", "fatal", on_mac(), ended(signal="SIGSEGV", words=_FAULT_HANDLER)),
         Case(
             "a crash on a Mac with the message hidden",
-            [*on_mac(environment={HIDES: "TRUE"}), *losses(1.0), *ended(139)],
             "fatal",
+            on_mac(environment={HIDES: "TRUE"}),
+            losses(1.0),
+            ended(139),
         ),
-        Case("from a log, exit status unknown but not 0", [*unknown_machine(), *ended(None, words=_MESSAGES)], "fatal"),
-        Case("a crash on a Mac without a trace of OpenMP", [*on_mac(), *ended(signal="SIGSEGV")], None),
-        Case("a crash inside FAISS on Linux", [*started(), *ended(signal="SIGSEGV", words=_FAULT_HANDLER)], None),
+        Case("from a log, exit status unknown but not 0", "fatal", unknown_machine(), ended(None, words=_MESSAGES)),
+        Case("a crash on a Mac without a trace of OpenMP", None, on_mac(), ended(signal="SIGSEGV")),
+        Case("a crash inside FAISS on Linux", None, ended(signal="SIGSEGV", words=_FAULT_HANDLER)),
         Case(
             "a worker printed the error, and the script raised a different exception",
-            [*on_mac(), *ended(1, words=[*_MESSAGES, *TRACEBACK, "ValueError: no"])],
             None,
+            on_mac(),
+            ended(1, words=[*_MESSAGES, *TRACEBACK, "ValueError: no"]),
         ),
-        Case("the error was printed and the run succeeded", [*on_mac(), *ended(0, words=_MESSAGES)], None),
+        Case("the error was printed and the run succeeded", None, on_mac(), ended(0, words=_MESSAGES)),
     ],
 )

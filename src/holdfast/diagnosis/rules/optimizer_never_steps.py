@@ -24,16 +24,10 @@ each epoch too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.diagnosis.series import fall
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import ended, started, trains
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
+from holdfast.testing.histories import ended, trains
 
 UPDATES = "weight updates"
 
@@ -66,17 +60,15 @@ RULE = Rule(
     judge=judge,
     in_dry_run=True,
     cases=lambda: [
-        Case(
-            "the optimizer never stepped",
-            [*started(), *trains(), *_make_coverage(UPDATES), *ended(0, last_step=480)],
-            "warn",
-        ),
+        Case("the optimizer never stepped", "warn", trains(), _make_coverage(UPDATES), ended(0, last_step=480)),
         Case(
             "the command failed before the optimizer stepped",
-            [*started(), *trains(), *_make_coverage(UPDATES), *ended(1, last_step=480)],
             None,
+            trains(),
+            _make_coverage(UPDATES),
+            ended(1, last_step=480),
         ),
-        Case("the optimizer steps, or there is none", [*started(), *trains(), *_make_coverage(), *ended(0)], None),
-        Case("the probe recorded nothing", [*started(), *ended(0)], None),
+        Case("the optimizer steps, or there is none", None, trains(), _make_coverage(), ended(0)),
+        Case("the probe recorded nothing", None, ended(0)),
     ],
 )

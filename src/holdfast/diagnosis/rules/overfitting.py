@@ -35,18 +35,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.diagnosis.aggregators.metrics import best_of, is_validation_loss, newest_of, over_attempts
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Limits, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import started
 from holdfast.testing.series import parts, validations
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from holdfast.diagnosis import series
     from holdfast.diagnosis.aggregators.metrics import Point
-    from holdfast.diagnosis.run_state import RunState
 
 LIMITS = {"validations": 8, "since_the_best": 5, "rise": 0.15, "fall": 0.02}
 NOISE = 3.0
@@ -111,7 +106,7 @@ def judge(state: RunState) -> Finding | None:
     )
 
 
-def _find_rise(name: str, points: list[Point], lowest: int, limits: Mapping[str, float]) -> Rise | None:
+def _find_rise(name: str, points: list[Point], lowest: int, limits: Limits) -> Rise | None:
     """Return how far the newest validations are above the best one, or None if that is little or within the noise."""
     values = [point.value for point in points]
     newest = values[-5:]
@@ -177,47 +172,36 @@ RULE = Rule(
     cases=lambda: [
         Case(
             "cls_loss rises on the validation set only",
-            [
-                *started(),
-                *validations(train__cls_loss=DOWN, val__cls_loss=UP, train__box_loss=DOWN, val__box_loss=DOWN),
-            ],
             "warn",
+            validations(train__cls_loss=DOWN, val__cls_loss=UP, train__box_loss=DOWN, val__box_loss=DOWN),
         ),
         Case(
             "the training loss is known only from the observed steps",
-            [
-                *started(),
-                *parts(1000, box_loss=1.0, cls_loss=[3.0 - n / 500 for n in range(1000)]),
-                *validations(val__cls_loss=UP),
-            ],
             "warn",
+            parts(1000, box_loss=1.0, cls_loss=[3.0 - n / 500 for n in range(1000)]),
+            validations(val__cls_loss=UP),
         ),
         Case(
             "the score still improves",
-            [*started(), *validations(train__loss=DOWN, val__loss=UP, val__accuracy=[0.1 * n for n in range(10)])],
             "note",
+            validations(train__loss=DOWN, val__loss=UP, val__accuracy=[0.1 * n for n in range(10)]),
         ),
-        Case("both losses fall", [*started(), *validations(train__loss=DOWN, val__loss=DOWN)], None),
-        Case(
-            "both losses rise, which is not overfitting", [*started(), *validations(train__loss=UP, val__loss=UP)], None
-        ),
+        Case("both losses fall", None, validations(train__loss=DOWN, val__loss=DOWN)),
+        Case("both losses rise, which is not overfitting", None, validations(train__loss=UP, val__loss=UP)),
         Case(
             "noise around a plateau",
-            [
-                *started(),
-                *validations(
-                    train__loss=[*DOWN, *DOWN],
-                    val__loss=[2.0, 1.4, 1.0, *[1.1, 1.3, 1.05, 1.25, 1.1, 1.3, 1.0] * 2, 1.2, 1.3, 1.1],
-                ),
-            ],
             None,
+            validations(
+                train__loss=[*DOWN, *DOWN],
+                val__loss=[2.0, 1.4, 1.0, *[1.1, 1.3, 1.05, 1.25, 1.1, 1.3, 1.0] * 2, 1.2, 1.3, 1.1],
+            ),
         ),
-        Case("a short run", [*started(), *validations(train__loss=DOWN[:6], val__loss=UP[:6])], None),
-        Case("only the validation loss is known", [*started(), *validations(val__loss=UP)], None),
+        Case("a short run", None, validations(train__loss=DOWN[:6], val__loss=UP[:6])),
+        Case("only the validation loss is known", None, validations(val__loss=UP)),
         Case(
             "a log-likelihood below zero",
-            [*started(), *validations(train__loss=DOWN, val__loss=[-5.0 + n / 9 for n in range(10)])],
             None,
+            validations(train__loss=DOWN, val__loss=[-5.0 + n / 9 for n in range(10)]),
         ),
     ],
 )

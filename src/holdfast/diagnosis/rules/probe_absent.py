@@ -22,15 +22,9 @@ it never imports torch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import AttemptState, Case, Finding, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import ended, losses, started, trains
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptState, RunState
+from holdfast.testing.histories import ended, losses, trains
 
 _FLAGS = ("-I", "-E", "-S")
 
@@ -79,8 +73,8 @@ RULE = Rule(
     on=(events.AttemptEnded,),
     judge=judge,
     cases=lambda: [
-        Case("no Python process loaded the probe", [*started(), *ended(0, last_step=0)], "note"),
-        Case("a Python command without torch", [*started(), trains()[0], *ended(0, last_step=0)], "note"),
-        Case("the probe recorded training steps", [*started(), *trains(), *losses(1.0), *ended(0)], None),
+        Case("no Python process loaded the probe", "note", ended(0, last_step=0)),
+        Case("a Python command without torch", "note", trains()[0], ended(0, last_step=0)),
+        Case("the probe recorded training steps", None, trains(), losses(1.0), ended(0)),
     ],
 )

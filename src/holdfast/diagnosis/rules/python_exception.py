@@ -12,16 +12,10 @@ without progress in between.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.diagnosis.exits import describe_position, exception_line, find_failure, frames_of, killed_by, own_frame
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import TRACEBACK, ended, losses, started, trains
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
+from holdfast.testing.histories import TRACEBACK, ended, losses, trains
 
 
 def judge(state: RunState) -> Finding | None:
@@ -55,26 +49,14 @@ RULE = Rule(
     cause=40,
     fails_again=True,
     cases=lambda: [
-        Case(
-            "during training",
-            [*started(), *trains(), *losses(1.0), *ended(1, words=[*TRACEBACK, "ValueError: bad shape"])],
-            "fatal",
-        ),
-        Case(
-            "a message with several lines",
-            [*started(), *ended(1, words=[*TRACEBACK, "RuntimeError: one", "two"])],
-            "fatal",
-        ),
+        Case("during training", "fatal", trains(), losses(1.0), ended(1, words=[*TRACEBACK, "ValueError: bad shape"])),
+        Case("a message with several lines", "fatal", ended(1, words=[*TRACEBACK, "RuntimeError: one", "two"])),
         Case(
             "the traceback of a rank under torchrun",
-            [*started(), *ended(1, words=[f"[rank0]: {line}" for line in (*TRACEBACK, "ValueError: bad shape")])],
             "fatal",
+            ended(1, words=[f"[rank0]: {line}" for line in (*TRACEBACK, "ValueError: bad shape")]),
         ),
-        Case(
-            "a traceback was printed and the command succeeded",
-            [*started(), *ended(0, words=[*TRACEBACK, "ValueError: x"])],
-            None,
-        ),
-        Case("sys.exit(3) without a traceback", [*started(), *ended(3)], None),
+        Case("a traceback was printed and the command succeeded", None, ended(0, words=[*TRACEBACK, "ValueError: x"])),
+        Case("sys.exit(3) without a traceback", None, ended(3)),
     ],
 )

@@ -23,16 +23,9 @@ Sources: deepspeed#1801.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import AttemptState, Case, Finding, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import started
 from holdfast.testing.relations import checksums, steps, two_ranks
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 ID = "replicas-diverging"
 LIMITS = {"comparisons": 2}
@@ -78,30 +71,24 @@ RULE = Rule(
     cases=lambda: [
         Case(
             "different after the first steps",
-            [*started(), *two_ranks(), *checksums(1, "a1", "b1"), *steps(1), *checksums(2, "a2", "b2")],
             "fatal",
+            two_ranks(),
+            checksums(1, "a1", "b1"),
+            steps(1),
+            checksums(2, "a2", "b2"),
         ),
         Case(
-            "different once, after they were equal",
-            [*started(), *two_ranks(), *checksums(1, "a", "a"), *checksums(2, "b", "c")],
-            "warn",
+            "different once, after they were equal", "warn", two_ranks(), checksums(1, "a", "a"), checksums(2, "b", "c")
         ),
         Case(
             "models that are averaged by design",
-            [
-                *started(),
-                *two_ranks(),
-                events.Coverage(at=0.5, step_source="optimizer", optimizers=["PostLocalSGDOptimizer"]),
-                *checksums(1, "a1", "b1"),
-                *checksums(2, "a2", "b2"),
-            ],
             None,
+            two_ranks(),
+            events.Coverage(at=0.5, step_source="optimizer", optimizers=["PostLocalSGDOptimizer"]),
+            checksums(1, "a1", "b1"),
+            checksums(2, "a2", "b2"),
         ),
-        Case(
-            "equal replicas",
-            [*started(), *two_ranks(), *(e for s in (1, 2, 4, 8) for e in checksums(s, f"{s}", f"{s}"))],
-            None,
-        ),
-        Case("only one rank reported", [*started(), *two_ranks(), *checksums(1, "a"), *checksums(2, "b")], None),
+        Case("equal replicas", None, two_ranks(), (checksums(s, f"{s}", f"{s}") for s in (1, 2, 4, 8))),
+        Case("only one rank reported", None, two_ranks(), checksums(1, "a"), checksums(2, "b")),
     ],
 )

@@ -22,15 +22,9 @@ losses asynchronously. Nothing is reported if no steps were repeated.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import losses, started, trains
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
+from holdfast.testing.histories import losses, trains
 
 
 def judge(state: RunState) -> Finding | None:
@@ -62,12 +56,8 @@ RULE = Rule(
     on=(events.Replayed,),
     judge=judge,
     cases=lambda: [
-        Case("losses that differ", [*started(), *trains(), *losses(1.0), *_make_replay(differs_at=13)], "warn"),
-        Case("identical losses", [*started(), *trains(), *losses(1.0), *_make_replay()], None),
-        Case(
-            "changed settings, which were reported",
-            [*started(), *trains(), *_make_replay(exact=False, differs_at=13)],
-            None,
-        ),
+        Case("losses that differ", "warn", trains(), losses(1.0), _make_replay(differs_at=13)),
+        Case("identical losses", None, trains(), losses(1.0), _make_replay()),
+        Case("changed settings, which were reported", None, trains(), _make_replay(exact=False, differs_at=13)),
     ],
 )

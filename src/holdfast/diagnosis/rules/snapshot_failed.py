@@ -16,15 +16,9 @@ waits at least 30 seconds before it tries again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import losses, started, trains
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
+from holdfast.testing.histories import losses, trains
 
 
 def judge(state: RunState) -> Finding | None:
@@ -51,15 +45,12 @@ RULE = Rule(
     on=(events.SnapshotFailed,),
     judge=judge,
     cases=lambda: [
-        Case("a full disk", [*started(), *trains(), *losses(1.0), _FAILED], "warn"),
+        Case("a full disk", "warn", trains(), losses(1.0), _FAILED),
         Case(
             "a snapshot that was taken",
-            [
-                *started(),
-                *trains(),
-                events.Snapshot(at=1.0, step=9, position=9, path="s/9", bytes=1, stall=0.1, seconds=0.1),
-            ],
             None,
+            trains(),
+            events.Snapshot(at=1.0, step=9, position=9, path="s/9", bytes=1, stall=0.1, seconds=0.1),
         ),
     ],
 )

@@ -22,16 +22,10 @@ terminal is paused, or if the run is only slow.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.diagnosis.exits import describe_position
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import losses, started, trains
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
+from holdfast.testing.histories import losses, trains
 
 _QUIET = events.NoProgress(at=400.0, seconds=310.0, bound=300.0)
 _STACK = 'Thread 0x01 (most recent call first):\n  File "/home/ann/train.py", line 12 in wait'
@@ -69,13 +63,19 @@ RULE = Rule(
     cases=lambda: [
         Case(
             "two identical stack dumps after a long pause",
-            [*started(), *trains(), *losses(1.0), _QUIET, events.Stacks(at=430.0, pid=100, text=_STACK, same=True)],
             "fatal",
+            trains(),
+            losses(1.0),
+            _QUIET,
+            events.Stacks(at=430.0, pid=100, text=_STACK, same=True),
         ),
         Case(
             "the stacks changed (slow, but not stuck)",
-            [*started(), *trains(), *losses(1.0), _QUIET, events.Stacks(at=430.0, pid=100, text=_STACK, same=False)],
             None,
+            trains(),
+            losses(1.0),
+            _QUIET,
+            events.Stacks(at=430.0, pid=100, text=_STACK, same=False),
         ),
     ],
 )

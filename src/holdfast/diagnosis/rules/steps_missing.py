@@ -35,17 +35,12 @@ Sources: transformers#33455 (total steps miscomputed, early end).
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.record_gaps import gap_after
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import AttemptState, Case, Finding, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import ended, started
+from holdfast.testing.histories import ended
 from holdfast.testing.series import FRAMEWORK, epoch, note, schedule, steps
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import AttemptState, RunState
 
 LIMITS = {"share": 0.9}
 EARLY_STOP = r"(?i:\bearly[ _-]?stop)"
@@ -133,117 +128,84 @@ RULE = Rule(
     cases=lambda: [
         Case(
             "a scheduler that was created for steps is stepped once per epoch",
-            [
-                *started(),
-                *steps(*[1.0] * 300),
-                *schedule("OneCycleLR", step=300, planned=300, done=3),
-                *ended(0, last_step=300),
-            ],
             "warn",
+            steps(*[1.0] * 300),
+            schedule("OneCycleLR", step=300, planned=300, done=3),
+            ended(0, last_step=300),
         ),
         Case(
             "a scheduler completed half of its steps",
-            [
-                *started(),
-                *steps(*[1.0] * 200),
-                *schedule("CosineAnnealingLR", step=200, planned=400, done=200),
-                *ended(0, last_step=200),
-            ],
             "warn",
+            steps(*[1.0] * 200),
+            schedule("CosineAnnealingLR", step=200, planned=400, done=200),
+            ended(0, last_step=200),
         ),
-        Case(
-            "epochs are missing",
-            [*started(), *epoch(4, step=40, planned=10, source=FRAMEWORK), *ended(0, last_step=40)],
-            "warn",
-        ),
+        Case("epochs are missing", "warn", epoch(4, step=40, planned=10, source=FRAMEWORK), ended(0, last_step=40)),
         Case(
             "the trainer stopped early on purpose",
-            [
-                *started(),
-                *epoch(4, step=40, planned=10, source=FRAMEWORK),
-                *note("stopped-early", "epoch 4 of 10, patience 3"),
-                *ended(0, last_step=40),
-            ],
             None,
+            epoch(4, step=40, planned=10, source=FRAMEWORK),
+            note("stopped-early", "epoch 4 of 10, patience 3"),
+            ended(0, last_step=40),
         ),
         Case(
             "a script that reports early stopping",
-            [
-                *started(),
-                *steps(*[1.0] * 40),
-                *schedule("CosineAnnealingLR", step=40, planned=100, done=40),
-                *ended(0, last_step=40, words=["Early stopping at epoch 40"]),
-            ],
             None,
+            steps(*[1.0] * 40),
+            schedule("CosineAnnealingLR", step=40, planned=100, done=40),
+            ended(0, last_step=40, words=["Early stopping at epoch 40"]),
         ),
         Case(
             "all planned steps are done",
-            [
-                *started(),
-                *steps(*[1.0] * 100),
-                *schedule("OneCycleLR", step=100, planned=100, done=99),
-                *epoch(10, step=100, planned=10, source=FRAMEWORK),
-                *ended(0, last_step=100),
-            ],
             None,
+            steps(*[1.0] * 100),
+            schedule("OneCycleLR", step=100, planned=100, done=99),
+            epoch(10, step=100, planned=10, source=FRAMEWORK),
+            ended(0, last_step=100),
         ),
         Case(
             "a warm-up longer than a short run",
-            [
-                *started(),
-                *steps(*[1.0] * 30),
-                *schedule("LinearLR", step=30, planned=5, done=3),
-                *ended(0, last_step=30),
-            ],
             None,
+            steps(*[1.0] * 30),
+            schedule("LinearLR", step=30, planned=5, done=3),
+            ended(0, last_step=30),
         ),
         Case(
             "a scheduler that was deleted before the end",
-            [
-                *started(),
-                *schedule("OneCycleLR", step=1, planned=100, done=1),
-                *steps(*[1.0] * 100),
-                *ended(0, last_step=100),
-            ],
             None,
+            schedule("OneCycleLR", step=1, planned=100, done=1),
+            steps(*[1.0] * 100),
+            ended(0, last_step=100),
         ),
         Case(
             "a schedule of several cycles",
-            [
-                *started(),
-                *steps(*[1.0] * 90),
-                *schedule("CosineAnnealingLR", step=90, planned=30, done=90),
-                *ended(0, last_step=90),
-            ],
             None,
+            steps(*[1.0] * 90),
+            schedule("CosineAnnealingLR", step=90, planned=30, done=90),
+            ended(0, last_step=90),
         ),
         Case(
             "Holdfast's journal ends long before the run did",
-            [
-                *started(),
-                *steps(*[1.0] * 40),
-                *epoch(4, step=40, planned=10, source=FRAMEWORK),
-                *schedule("OneCycleLR", step=40, planned=100, done=40),
-                *ended(0, last_step=100),
-            ],
             None,
+            steps(*[1.0] * 40),
+            epoch(4, step=40, planned=10, source=FRAMEWORK),
+            schedule("OneCycleLR", step=40, planned=100, done=40),
+            ended(0, last_step=100),
         ),
         Case(
             "events are missing from Holdfast's journal",
-            [
-                *started(),
-                *steps(*[1.0] * 40),
-                *epoch(4, step=40, planned=10, source=FRAMEWORK),
-                *note("events-lost", "60 lines"),
-                *steps(1.0, first=100),
-                *ended(0, last_step=100),
-            ],
             None,
+            steps(*[1.0] * 40),
+            epoch(4, step=40, planned=10, source=FRAMEWORK),
+            note("events-lost", "60 lines"),
+            steps(1.0, first=100),
+            ended(0, last_step=100),
         ),
         Case(
             "the command failed (covered by other rules)",
-            [*started(), *epoch(4, step=40, planned=10, source=FRAMEWORK), *ended(1, last_step=40)],
             None,
+            epoch(4, step=40, planned=10, source=FRAMEWORK),
+            ended(1, last_step=40),
         ),
     ],
 )

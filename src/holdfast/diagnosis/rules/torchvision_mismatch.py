@@ -20,19 +20,13 @@ Sources: pytorch/vision#9077, pytorch/vision#8289, pytorch/vision#6725, ultralyt
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.exits import describe_position
-from holdfast.diagnosis.rule import Case
-from holdfast.diagnosis.signature import signature_rule
+from holdfast.diagnosis.rule import Case, Finding, RunState
+from holdfast.diagnosis.signature import AttemptEnded, signature_rule
 from holdfast.diagnosis.versions import format_version, torchvision_for, versions_of
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import ended, losses, started, trains
+from holdfast.testing.histories import ended, losses, trains
 from holdfast.testing.signatures import raises
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
-    from holdfast.schema.events import AttemptEnded
 
 _WORDS = (
     r"operator torchvision::\w+ does not exist",
@@ -83,28 +77,21 @@ RULE = signature_rule(
     cause=50,
     fails_again=True,
     cases=lambda: [
-        Case(
-            "on import",
-            [*started(), *raises("RuntimeError: operator torchvision::nms does not exist", last_step=0)],
-            "fatal",
-        ),
-        Case("in the first validation", [*started(), *trains(), *losses(1.0), *raises(_NOT_LOADED)], "fatal"),
+        Case("on import", "fatal", raises("RuntimeError: operator torchvision::nms does not exist", last_step=0)),
+        Case("in the first validation", "fatal", trains(), losses(1.0), raises(_NOT_LOADED)),
         Case(
             "a torchvision without CUDA",
-            [
-                *started(),
-                *raises(
-                    "NotImplementedError: Could not run 'torchvision::nms' with arguments from the 'CUDA' backend. This "
-                    "could be because the operator doesn't exist for this backend"
-                ),
-            ],
             "fatal",
+            raises(
+                "NotImplementedError: Could not run 'torchvision::nms' with arguments from the 'CUDA' backend. This "
+                "could be because the operator doesn't exist for this backend"
+            ),
         ),
         Case(
             "a warning about it in a run that does not need the operators",
-            [*started(), *ended(0, words=[f"UserWarning: {_NOT_LOADED}"])],
             None,
+            ended(0, words=[f"UserWarning: {_NOT_LOADED}"]),
         ),
-        Case("torchvision's own exception", [*started(), *raises("ValueError: torchvision transform v3")], None),
+        Case("torchvision's own exception", None, raises("ValueError: torchvision transform v3")),
     ],
 )

@@ -29,18 +29,15 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.aggregators.metrics import best_of, is_known_score, over_attempts
 from holdfast.diagnosis.hints import hint
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.schema import events
 from holdfast.schema.events import as_number
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import started
 from holdfast.testing.series import final, validations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.diagnosis.aggregators.metrics import Metrics
-    from holdfast.diagnosis.run_state import RunState
 
 LIMITS = {"factor": 2.0, "apart": 0.05}
 IGNORED = ("precision", "recall")
@@ -96,34 +93,29 @@ RULE = Rule(
     suspects_device=True,
     remedies=("validation-on-cpu",),
     cases=lambda: [
-        Case("the final validation is much better", [*started(), *TRAINING, *final(metrics__mAP50=0.78)], "warn"),
-        Case("the final validation is much worse", [*started(), *TRAINING, *final(metrics__mAP50=0.1)], "warn"),
-        Case("the final validation is 0", [*started(), *TRAINING, *final(metrics__mAP50=0.0)], "warn"),
+        Case("the final validation is much better", "warn", TRAINING, final(metrics__mAP50=0.78)),
+        Case("the final validation is much worse", "warn", TRAINING, final(metrics__mAP50=0.1)),
+        Case("the final validation is 0", "warn", TRAINING, final(metrics__mAP50=0.0)),
         Case(
             "all validations during training were 0",
-            [*started(), *validations(metrics__mAP50=[0.0] * 5, fitness=[0.0] * 5), *final(metrics__mAP50=0.6)],
             "warn",
+            validations(metrics__mAP50=[0.0] * 5, fitness=[0.0] * 5),
+            final(metrics__mAP50=0.6),
         ),
-        Case("nearly the same scores", [*started(), *TRAINING, *final(metrics__mAP50=0.305)], None),
+        Case("nearly the same scores", None, TRAINING, final(metrics__mAP50=0.305)),
         Case(
             "both scores are small",
-            [*started(), *validations(metrics__mAP50=[0.0, 0.01], fitness=[0.0, 0.01]), *final(metrics__mAP50=0.04)],
             None,
+            validations(metrics__mAP50=[0.0, 0.01], fitness=[0.0, 0.01]),
+            final(metrics__mAP50=0.04),
         ),
-        Case(
-            "the score differs only from the scores of other epochs",
-            [*started(), *TRAINING[:3], *final(metrics__mAP50=0.3)],
-            None,
-        ),
+        Case("the score differs only from the scores of other epochs", None, TRAINING[:3], final(metrics__mAP50=0.3)),
         Case(
             "only precision differs",
-            [
-                *started(),
-                *validations(metrics__precision=[0.1, 0.2], fitness=[0.1, 0.2]),
-                *final(metrics__precision=0.9),
-            ],
             None,
+            validations(metrics__precision=[0.1, 0.2], fitness=[0.1, 0.2]),
+            final(metrics__precision=0.9),
         ),
-        Case("no final validation", [*started(), *TRAINING], None),
+        Case("no final validation", None, TRAINING),
     ],
 )

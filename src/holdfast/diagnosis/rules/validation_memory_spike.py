@@ -26,18 +26,14 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.hints import hint
 from holdfast.diagnosis.remedy_ids import LIGHTER_VALIDATION
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Limits, Rule, RunState
 from holdfast.schema import events
 from holdfast.schema.units import GIB, size
-from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import started, trains
 from holdfast.testing.resources import sample
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from holdfast.diagnosis.aggregators.memory import EvaluationMemory
-    from holdfast.diagnosis.run_state import RunState
 
 LIMITS = {"times": 1.5, "more_gib": 1.0, "evaluations": 2, "available_part": 0.05}
 
@@ -74,7 +70,7 @@ def judge(state: RunState) -> Finding | None:
     )
 
 
-def _find_spike(evaluation: EvaluationMemory, limits: Mapping[str, float]) -> tuple[int, int, str] | None:
+def _find_spike(evaluation: EvaluationMemory, limits: Limits) -> tuple[int, int, str] | None:
     """Return the memory of evaluation and of training, and which memory that is, if there is a spike."""
     for during, training, which in (
         (evaluation.during.rss, evaluation.training.rss, "memory of all processes"),
@@ -105,11 +101,11 @@ RULE = Rule(
     charts=("memory",),
     remedies=LIGHTER_VALIDATION,
     cases=lambda: [
-        Case("twice the memory of training, each time", _make_evaluations(3, 3.0, 6.0), "note"),
-        Case("almost no memory is left", _make_evaluations(3, 5.0, 13.5), "warn"),
-        Case("a single evaluation", _make_evaluations(1, 3.0, 9.0), None),
-        Case("about the memory of training", _make_evaluations(5, 3.0, 3.4), None),
-        Case("twice the memory of training, but less than 1 GiB more", _make_evaluations(5, 0.3, 0.7), None),
-        Case("less memory than training", _make_evaluations(5, 4.0, 2.0), None),
+        Case("twice the memory of training, each time", "note", _make_evaluations(3, 3.0, 6.0)),
+        Case("almost no memory is left", "warn", _make_evaluations(3, 5.0, 13.5)),
+        Case("a single evaluation", None, _make_evaluations(1, 3.0, 9.0)),
+        Case("about the memory of training", None, _make_evaluations(5, 3.0, 3.4)),
+        Case("twice the memory of training, but less than 1 GiB more", None, _make_evaluations(5, 0.3, 0.7)),
+        Case("less memory than training", None, _make_evaluations(5, 4.0, 2.0)),
     ],
 )

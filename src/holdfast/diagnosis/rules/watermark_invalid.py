@@ -22,17 +22,11 @@ Sources: kohya-ss/sd-scripts#603; torch's `MPSAllocator.mm`.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.rule import Case
-from holdfast.diagnosis.signature import signature_rule
-from holdfast.schema.verdicts import Finding
+from holdfast.diagnosis.rule import Case, Finding, RunState
+from holdfast.diagnosis.signature import AttemptEnded, signature_rule
 from holdfast.testing.histories import ended
 from holdfast.testing.signatures import on_mac, raises
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
-    from holdfast.schema.events import AttemptEnded
 
 _WORDS = r"invalid (?:low|high) watermark ratio ([\d.]+)"
 HIGH, LOW = "PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK_RATIO"
@@ -72,14 +66,13 @@ RULE = signature_rule(
     fails_again=True,
     remedies=("both-watermarks",),
     cases=lambda: [
-        Case(
-            "only the high ratio was set", [*on_mac(environment={HIGH: "0.7"}), *raises(_MESSAGE, last_step=0)], "fatal"
-        ),
-        Case("the ratio is set in the script itself", [*on_mac(), *raises(_MESSAGE, last_step=0)], "fatal"),
+        Case("only the high ratio was set", "fatal", on_mac(environment={HIGH: "0.7"}), raises(_MESSAGE, last_step=0)),
+        Case("the ratio is set in the script itself", "fatal", on_mac(), raises(_MESSAGE, last_step=0)),
         Case(
             "the message was printed and the command succeeded",
-            [*on_mac(), *ended(0, words=[f"ignored: {_MESSAGE}"])],
             None,
+            on_mac(),
+            ended(0, words=[f"ignored: {_MESSAGE}"]),
         ),
     ],
 )

@@ -34,15 +34,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState, Severity
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding, Severity
-from holdfast.testing.histories import started, trains
+from holdfast.testing.histories import trains
 from holdfast.testing.relations import steps, stuck, weight_updates
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.aggregators.weights import Stuck, Weights
-    from holdfast.diagnosis.run_state import RunState
 
 ID = "weights-frozen"
 LIMITS = {"times_of_a_part": 2, "samples_where_nothing_moves": 3, "steps_where_nothing_moves": 64}
@@ -136,72 +134,47 @@ RULE = Rule(
     remedies=("next-device",),
     cases=lambda: [
         Case(
-            "a whole tensor does not change",
-            [*started(), *trains(), *steps(2), *weight_updates(2, stuck("fc.weight", 4000.0))],
-            "fatal",
+            "a whole tensor does not change", "fatal", trains(), steps(2), weight_updates(2, stuck("fc.weight", 4000.0))
         ),
         Case(
             "one row does not change in consecutive steps",
-            [
-                *started(),
-                *weight_updates(2, stuck("fc.weight", 90.0, rows=1)),
-                *weight_updates(3, stuck("fc.weight", 90.0, rows=1, times=2)),
-            ],
             "fatal",
+            weight_updates(2, stuck("fc.weight", 90.0, rows=1)),
+            weight_updates(3, stuck("fc.weight", 90.0, rows=1, times=2)),
         ),
         Case(
             "an unknown optimizer, and no weight ever changes",
-            [
-                *started(),
-                *steps(100),
-                *(e for s in (2, 40, 90) for e in weight_updates(s, stuck("a", None), stuck("b", None), checked=2)),
-            ],
             "fatal",
+            steps(100),
+            (weight_updates(s, stuck("a", None), stuck("b", None), checked=2) for s in (2, 40, 90)),
         ),
         Case(
             "a custom optimizer leaves one tensor unchanged",
-            [
-                *started(),
-                *weight_updates(2, stuck("second", 40.0, by_others=True)),
-                *weight_updates(3, stuck("second", 40.0, times=2, by_others=True)),
-            ],
             "warn",
+            weight_updates(2, stuck("second", 40.0, by_others=True)),
+            weight_updates(3, stuck("second", 40.0, times=2, by_others=True)),
         ),
         Case(
             "a custom optimizer leaves one tensor unchanged once",
-            [*started(), *weight_updates(2, stuck("a", 40.0, by_others=True))],
             None,
+            weight_updates(2, stuck("a", 40.0, by_others=True)),
         ),
-        Case(
-            "a row that stayed unchanged in one step",
-            [*started(), *weight_updates(2, stuck("fc.weight", 90.0, rows=1))],
-            None,
-        ),
+        Case("a row that stayed unchanged in one step", None, weight_updates(2, stuck("fc.weight", 90.0, rows=1))),
         Case(
             "a row that stayed unchanged in one step, then changed",
-            [
-                *started(),
-                *weight_updates(2, stuck("a", 9.0, rows=1)),
-                *weight_updates(9, again=("a",)),
-                *weight_updates(20),
-            ],
             None,
+            weight_updates(2, stuck("a", 9.0, rows=1)),
+            weight_updates(9, again=("a",)),
+            weight_updates(20),
         ),
-        Case(
-            "updates too small to have an effect",
-            [*started(), *weight_updates(2, stuck("a", 0.3), stuck("b", 0.45))],
-            None,
-        ),
+        Case("updates too small to have an effect", None, weight_updates(2, stuck("a", 0.3), stuck("b", 0.45))),
         Case(
             "warm-up from zero with an unknown optimizer",
-            [
-                *started(),
-                *steps(100, lr=0.0),
-                *(e for s in (2, 40, 90) for e in weight_updates(s, stuck("a", None), checked=1)),
-            ],
             None,
+            steps(100, lr=0.0),
+            (weight_updates(s, stuck("a", None), checked=1) for s in (2, 40, 90)),
         ),
-        Case("unknown updates at first", [*started(), *weight_updates(2, stuck("a", None)), *weight_updates(9)], None),
-        Case("all weights change", [*started(), *weight_updates(1), *weight_updates(50)], None),
+        Case("unknown updates at first", None, weight_updates(2, stuck("a", None)), weight_updates(9)),
+        Case("all weights change", None, weight_updates(1), weight_updates(50)),
     ],
 )

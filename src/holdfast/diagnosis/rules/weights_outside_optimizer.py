@@ -26,16 +26,12 @@ Sources: huggingface/accelerate#2665.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState, Severity
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding, Severity
-from holdfast.testing.histories import started, trains
+from holdfast.testing.histories import trains
 from holdfast.testing.relations import steps, weight_updates
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
 
 
 def judge(state: RunState) -> Finding | None:
@@ -88,22 +84,21 @@ RULE = Rule(
     cases=lambda: [
         Case(
             "an optimizer with stale parameters",
-            [*started(), *trains(), *steps(2), *_make_graph(["fc.weight", "fc.bias"], ["a", "b", "c", "d"])],
             "fatal",
+            trains(),
+            steps(2),
+            _make_graph(["fc.weight", "fc.bias"], ["a", "b", "c", "d"]),
         ),
-        Case(
-            "a head that was replaced", [*started(), *_make_graph(["fc.weight"], ["group 0, tensor 3 [10, 5]"])], "warn"
-        ),
-        Case(
-            "a head on a backbone that keeps requires_grad", [*started(), *_make_graph(["body.0.weight"], [])], "warn"
-        ),
-        Case("a perceptual loss", [*started(), *_make_graph(["VGG.0.weight", "VGG.0.bias"], [], in_eval=2)], "note"),
+        Case("a head that was replaced", "warn", _make_graph(["fc.weight"], ["group 0, tensor 3 [10, 5]"])),
+        Case("a head on a backbone that keeps requires_grad", "warn", _make_graph(["body.0.weight"], [])),
+        Case("a perceptual loss", "note", _make_graph(["VGG.0.weight", "VGG.0.bias"], [], in_eval=2)),
         Case(
             "the optimizer's tensors change nevertheless",
-            [*started(), *weight_updates(1), *_make_graph(["fc.weight"], ["a", "b", "c", "d"])],
             "warn",
+            weight_updates(1),
+            _make_graph(["fc.weight"], ["a", "b", "c", "d"]),
         ),
-        Case("an unused head", [*started(), *_make_graph([], ["aux.weight"])], None),
-        Case("all parameters are used and in the optimizer", [*started(), *_make_graph([], [])], None),
+        Case("an unused head", None, _make_graph([], ["aux.weight"])),
+        Case("all parameters are used and in the optimizer", None, _make_graph([], [])),
     ],
 )

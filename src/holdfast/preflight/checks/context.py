@@ -39,7 +39,7 @@ _NAMES = {
     "img": "imgsz",
     "img-size": "imgsz",
     "img_size": "imgsz",
-    "weights": "model"
+    "weights": "model",
 }
 """Other names of these settings, as scripts use them."""
 _SETTINGS = frozenset(
@@ -88,7 +88,7 @@ def build_context(
         data=cwd / str(named) if named and str(named).endswith((".yaml", ".yml")) else None,
         write_split=write_split,
         confine_writes=confine_writes,
-        run_python=client
+        run_python=client,
     ), client
 
 

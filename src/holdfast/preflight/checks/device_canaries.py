@@ -84,14 +84,14 @@ def _make_finding(context: CheckContext, device: str, result: Mapping[str, Any])
         "fatal" if uses else "warn",
         f"{device} has a known bug: {result['wrong']}.",
         evidence=[str(result["about"]), f"test {result['canary']}, bug {result['id']} in docs/op_check.md"],
-        remedies=["install the newest torch, and check again", "train on a different device: device=cpu"]
+        remedies=["install the newest torch, and check again", "train on a different device: device=cpu"],
     )
 
 
 def _record_results(wrong: str | None = None) -> list[dict[str, Any]]:
     return [
         {"id": "F01", "canary": "scalar_writes", "about": "zeros(3) (pytorch#122016)", "wrong": wrong},
-        {"id": "F12", "canary": "expanded_gradients", "about": "gradients (pytorch#180201)", "wrong": None}
+        {"id": "F12", "canary": "expanded_gradients", "about": "gradients (pytorch#180201)", "wrong": None},
     ]
 
 
@@ -107,11 +107,7 @@ CHECK = Check(
     seconds=SECONDS,
     cases=lambda: (
         Case("a script on MPS, no known bug", on_mps(_record_line()), "passed"),
-        Case(
-            "a script on MPS, writes of single elements are lost",
-            on_mps(_record_line(_LOST)),
-            "fatal"
-        ),
+        Case("a script on MPS, writes of single elements are lost", on_mps(_record_line(_LOST)), "fatal"),
         Case("a script that uses only the CPU", on_cpu(), "passed"),
         Case("no command, a device without known bugs", mac(reply=Reply(({"results": _record_results()},))), "passed"),
         Case(
@@ -122,9 +118,9 @@ CHECK = Check(
             "no command, a device that does not exist",
             linux(
                 device="mps",
-                reply=Reply(({"results": [{**_record_results()[0], "wrong": "raised RuntimeError: no MPS"}]},))
+                reply=Reply(({"results": [{**_record_results()[0], "wrong": "raised RuntimeError: no MPS"}]},)),
             ),
-            "not checked"
+            "not checked",
         ),
         Case("no command, no device requested", linux(device=None), "not checked"),
     ),

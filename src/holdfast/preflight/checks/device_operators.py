@@ -69,10 +69,10 @@ def _make_finding(line: Mapping[str, Any], dry_run: DryRunResult) -> Finding:
             *(_describe_tensor(tensor) for tensor in line["tensors"]),
             *([f"{name}: {value}" for name, value in line["figures"].items()]),
             *([f"called at {where}"] if where else []),
-            *(["the same call was correct when it was repeated"] if line.get("steady") is False else [])
+            *(["the same call was correct when it was repeated"] if line.get("steady") is False else []),
         ],
         remedies=[str(line["workaround"])],
-        confidence="likely" if line.get("steady") is False else "proven"
+        confidence="likely" if line.get("steady") is False else "proven",
     )
 
 
@@ -121,15 +121,11 @@ CHECK = Check(
         Case("all results agree with the CPU", on_mps(op_check=[_ENDED]), "passed"),
         Case("a script that uses only the CPU", on_cpu(op_check=[_NOTHING]), "passed"),
         Case("an optimizer update is lost", on_mps(op_check=[_WRONG, _ENDED]), "fatal"),
-        Case(
-            "the dry run was killed after it reported a wrong result",
-            on_mps(op_check=[_WRONG], code=None),
-            "fatal"
-        ),
+        Case("the dry run was killed after it reported a wrong result", on_mps(op_check=[_WRONG], code=None), "fatal"),
         Case(
             "a missing operator that does not stop the script",
             on_mps(op_check=[{**_WRONG, "kind": "raises"}, _ENDED]),
-            "warn"
+            "warn",
         ),
         Case("no step was completed", on_mps(losses=(), code=None), "not checked"),
     ),

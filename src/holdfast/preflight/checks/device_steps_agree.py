@@ -90,11 +90,7 @@ def _make_finding(agreement: StepAgreement) -> Finding:
             f"step {difference.step}, {difference.kind} {difference.name}: {difference.one:.6g} and {difference.other:.6g}, {difference.times:.3g} times the rounding tolerance"
             for difference in differences[:MAX_EVIDENCE]
         ],
-        remedies=[
-            "copy tensors without non_blocking=True",
-            "install the newest torch",
-            "train on the CPU"
-        ],
+        remedies=["copy tensors without non_blocking=True", "install the newest torch", "train on the CPU"],
     )
 
 

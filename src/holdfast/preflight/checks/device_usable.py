@@ -93,7 +93,7 @@ def _report_absent(name: str, context: CheckContext, torch: Torch) -> Finding:
     return fatal(
         f"{name} was requested but is not available: {why}.",
         evidence=[f"torch {torch.version} sees {', '.join(torch.devices)}"],
-        remedies=[remedy, f"or train on a different device: device={others[0]}"] if others else [remedy]
+        remedies=[remedy, f"or train on a different device: device={others[0]}"] if others else [remedy],
     )
 
 
@@ -106,7 +106,7 @@ def _report_failure(name: str, problem: str, context: CheckContext, works: dict[
         evidence=[problem],
         remedies=[
             *(f"train on a different device: device={device}" for device in others[:1]),
-            "restart the machine, and check which other programs use the device"
+            "restart the machine, and check which other programs use the device",
         ],
     )
 
@@ -153,7 +153,7 @@ CHECK = Check(
         Case(
             "CUDA requested, GPUs hidden by CUDA_VISIBLE_DEVICES",
             linux(device="cuda:0", facts=_NO_DRIVER, environment={"CUDA_VISIBLE_DEVICES": ""}),
-            "fatal"
+            "fatal",
         ),
         Case("two GPUs requested, only one exists", linux(device="0,1", facts=_CUDA), "fatal"),
         Case("MPS requested on Linux", linux(device="mps"), "fatal"),

@@ -53,7 +53,7 @@ def _check_writable(folders: list[Path]) -> Iterator[Finding]:
             yield fatal(
                 f"{folder} is not writable: checkpoints and the run folder cannot be saved.",
                 evidence=[f"no permission to write to {existing}"],
-                remedies=["start the run in a directory that you can write to, or set project= and --dir to one"]
+                remedies=["start the run in a directory that you can write to, or set project= and --dir to one"],
             )
 
 
@@ -65,9 +65,9 @@ def _check_space(folder: Path, free: int, least: float, needed: float, why: str)
             evidence=[why, f"one checkpoint and its copy: {size(least)}"],
             remedies=[
                 f"free disk space: {size(needed - free)} more",
-                "or write the results elsewhere: project=DIR, holdfast run --dir DIR"
+                "or write the results elsewhere: project=DIR, holdfast run --dir DIR",
             ],
-            confidence="proven" if free < least else "likely"
+            confidence="proven" if free < least else "likely",
         )
 
 

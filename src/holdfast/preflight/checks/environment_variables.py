@@ -41,7 +41,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 DEFAULT_HIGH, DEFAULT_LOW, HIGHEST = 1.7, 1.4, 2.0
 SLOW = {
     "CUDA_LAUNCH_BLOCKING": "each kernel launch waits for the kernel to finish, which makes training several times slower",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING": "the driver allocates every tensor anew, which makes training many times slower"
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "the driver allocates every tensor anew, which makes training many times slower",
 }
 _YES = ("1", "true", "yes", "on")
 _CHECKED = (FALLBACK, HIGH, LOW, HIDES, THREADS, VISIBLE, *SLOW)
@@ -69,7 +69,7 @@ def _check_mps(context: CheckContext) -> Iterator[Finding]:
             evidence=[f"{FALLBACK}={fallback}"],
             remedies=[
                 f"export {FALLBACK}=1",
-                f"or unset {FALLBACK}: it is only needed if an operator is missing on MPS"
+                f"or unset {FALLBACK}: it is only needed if an operator is missing on MPS",
             ],
         )
     yield from _check_watermarks(context)
@@ -83,10 +83,10 @@ def _check_mps(context: CheckContext) -> Iterator[Finding]:
                 f"{fault.what}.",
                 evidence=[
                     f"torch {python.packages.get('torch', '')} on {python.chip or 'an unknown chip'}",
-                    fault.sources
+                    fault.sources,
                 ],
                 remedies=[f"export {fault.variable}=1", fault.remedy],
-                confidence="possible"
+                confidence="possible",
             )
 
 
@@ -101,7 +101,7 @@ def _check_watermarks(context: CheckContext) -> Iterator[Finding]:
         yield warn(
             f"{invalid[0]}={context.environment[invalid[0]]} is not a number, and torch reads it as 0: there is no limit at all.",
             evidence=given,
-            remedies=[f"export {HIGH}=1.0 {LOW}=0.9", f"or unset {invalid[0]}"]
+            remedies=[f"export {HIGH}=1.0 {LOW}=0.9", f"or unset {invalid[0]}"],
         )
         return
     high = _get_ratio(context, HIGH, DEFAULT_HIGH)
@@ -111,7 +111,7 @@ def _check_watermarks(context: CheckContext) -> Iterator[Finding]:
             yield warn(
                 f"{HIGH}=0 removes the limit of MPS memory: when memory runs out, macOS swaps, freezes or kills the process.",
                 evidence=given,
-                remedies=[f"export {HIGH}=1.0 {LOW}=0.9: torch then raises an error that can be handled"]
+                remedies=[f"export {HIGH}=1.0 {LOW}=0.9: torch then raises an error that can be handled"],
             )
         return
     wrong = (
@@ -128,7 +128,7 @@ def _check_watermarks(context: CheckContext) -> Iterator[Finding]:
         evidence=given,
         remedies=[
             f"set both, the low one below the high one: {correction}",
-            "or set neither: the defaults are 1.7 and 1.4"
+            "or set neither: the defaults are 1.7 and 1.4",
         ],
     )
 
@@ -138,7 +138,7 @@ def _check_openmp(context: CheckContext) -> Iterator[Finding]:
         yield warn(
             f"{HIDES} is set: two OpenMP runtimes in one process are no longer reported, and can crash it or compute wrong results.",
             evidence=[f"{HIDES}={context.environment[HIDES]}"],
-            remedies=[f"unset {HIDES}, and run the other library (FAISS, scikit-learn) in a separate process"]
+            remedies=[f"unset {HIDES}, and run the other library (FAISS, scikit-learn) in a separate process"],
         )
     threads = context.environment.get(THREADS)
     if threads is None:
@@ -154,7 +154,7 @@ def _check_openmp(context: CheckContext) -> Iterator[Finding]:
     yield warn(
         f"{THREADS}={threads} {problem}.",
         evidence=[f"{THREADS}={threads}"],
-        remedies=[f"unset {THREADS}, or export {THREADS}={context.cores}"]
+        remedies=[f"unset {THREADS}, or export {THREADS}={context.cores}"],
     )
 
 
@@ -164,14 +164,14 @@ def _check_cuda(context: CheckContext) -> Iterator[Finding]:
         yield fatal(
             f"{VISIBLE}={hidden!r} hides every GPU, but training on CUDA was requested.",
             evidence=[f"{VISIBLE}={hidden}"],
-            remedies=[f"unset {VISIBLE}"]
+            remedies=[f"unset {VISIBLE}"],
         )
     for name, cost in SLOW.items():
         if context.environment.get(name, "").lower() in _YES and context.trains_on("cuda") is not False:
             yield warn(
                 f"{name} is set: {cost}.",
                 evidence=[f"{name}={context.environment[name]}"],
-                remedies=[f"unset {name}, which is meant for debugging"]
+                remedies=[f"unset {name}, which is meant for debugging"],
             )
 
 
@@ -203,12 +203,12 @@ CHECK = Check(
         Case(
             "only the high watermark was lowered, training on the CPU",
             mac(device="cpu", environment={HIGH: "0.7"}),
-            "passed"
+            "passed",
         ),
         Case(
             "only the high watermark was lowered, no device requested",
             mac(device=None, environment={HIGH: "0.7"}),
-            "warn"
+            "warn",
         ),
         Case("a high watermark of 0 (no limit)", mac(environment={HIGH: "0.0"}), "warn"),
         Case("a watermark that is not a number", mac(environment={HIGH: "high"}), "warn"),
@@ -221,7 +221,7 @@ CHECK = Check(
         Case(
             "the same M1 and torch, with PYTORCH_MPS_PREFER_METAL=1",
             mac(torch="2.13.0", chip="Apple M1 Max", environment={"PYTORCH_MPS_PREFER_METAL": "1"}),
-            "passed"
+            "passed",
         ),
         Case("an M4 with the same torch", mac(torch="2.13.0"), "passed"),
         Case("KMP_DUPLICATE_LIB_OK is set", mac(environment={HIDES: "TRUE"}), "warn"),
@@ -233,7 +233,7 @@ CHECK = Check(
         Case(
             "CUDA_LAUNCH_BLOCKING is set, training on CUDA",
             linux(device="0", environment={"CUDA_LAUNCH_BLOCKING": "1"}),
-            "warn"
+            "warn",
         ),
         Case("no variable is set", linux(), "passed"),
     ),

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import time
 from statistics import median, quantiles
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from holdfast.preflight.case_contexts import RecordedMachine
-from holdfast.preflight.case_dry_runs import on_cpu, recorded_dry_run
+from holdfast.preflight.case_contexts import RecordedMachine, linux
+from holdfast.preflight.case_dry_runs import COMMAND, recorded_dry_run
 from holdfast.preflight.checks.check import Answer, Case, Check, CheckContext, NotChecked, warn
 from holdfast.preflight.checks.estimates import UNCERTAINTY, Span, get_memory_limit
 from holdfast.preflight.dry_run.cache import explain_no_steps
@@ -66,7 +66,7 @@ def run(context: CheckContext) -> Answer:
     message = [
         f"a step takes {_format_time(step.expected)} ({_format_time(step.low)} to {_format_time(step.high)}), {wait_share:.0%} of it waiting for data",
         *_describe_epoch(dry_run, step, steps),
-        f"peak memory is {size(dry_run.peak_memory)}; {size(limit)} is {limit_name}"
+        f"peak memory is {size(dry_run.peak_memory)}; {size(limit)} is {limit_name}",
     ]
     return Answer("; ".join(message), tuple(_findings(dry_run, limit, limit_name)))
 
@@ -110,13 +110,19 @@ def _findings(dry_run: DryRunResult, limit: int, limit_name: str) -> list[Findin
             f"The script used {size(dry_run.peak_memory)} in its first {dry_run.seconds:.0f} s, and {size(limit)} is {limit_name}.",
             evidence=[f"all of its processes together, sampled every half second for {dry_run.seconds:.0f} s"],
             remedies=["use a smaller batch with gradient accumulation", "close other programs"],
-            confidence="likely"
+            confidence="likely",
         )
     ]
 
 
 def _format_time(seconds: float) -> str:
     return f"{MILLISECONDS * seconds:.3g} ms" if seconds < 1.0 else duration(seconds)
+
+
+def _make_case(available: float = 8.0, **recorded: Any) -> CheckContext:
+    dry_run = _record_run(**recorded)
+    machine = RecordedMachine(total=16 * GIB, available=int(available * GIB))
+    return linux(command=COMMAND, make_dry_run=lambda _: dry_run, machine=machine)
 
 
 def _record_run(*, steps: int = 40, peak: float = 1.0, loader: int | None = 500, **more: object) -> DryRunResult:
@@ -130,13 +136,9 @@ def _record_run(*, steps: int = 40, peak: float = 1.0, loader: int | None = 500,
         "peak_memory": int(peak * GIB),
         "code": None,
         "seconds": 12.0,
-        **more
+        **more,
     }
     return recorded_dry_run(**known)  # type: ignore[arg-type]
-
-
-def _make_case(dry_run: DryRunResult, available: float = 8.0) -> CheckContext:
-    return on_cpu(dry_run, machine=RecordedMachine(total=16 * GIB, available=int(available * GIB)))
 
 
 CHECK = Check(
@@ -145,11 +147,11 @@ CHECK = Check(
     needs=("command",),
     seconds=SECONDS,
     cases=lambda: (
-        Case("enough memory", _make_case(_record_run()), "passed"),
-        Case("a script without a DataLoader", _make_case(_record_run(loader=None)), "passed"),
-        Case("barely enough memory", _make_case(_record_run(peak=7.5)), "warn"),
-        Case("more memory used than available", _make_case(_record_run(peak=9.0)), "warn"),
-        Case("too few steps in time", _make_case(_record_run(steps=4)), "not checked"),
-        Case("no step was completed", _make_case(_record_run(steps=0)), "not checked"),
+        Case("enough memory", _make_case(), "passed"),
+        Case("a script without a DataLoader", _make_case(loader=None), "passed"),
+        Case("barely enough memory", _make_case(peak=7.5), "warn"),
+        Case("more memory used than available", _make_case(peak=9.0), "warn"),
+        Case("too few steps in time", _make_case(steps=4), "not checked"),
+        Case("no step was completed", _make_case(steps=0), "not checked"),
     ),
 )

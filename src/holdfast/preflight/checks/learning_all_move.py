@@ -52,7 +52,7 @@ def run(context: CheckContext) -> Answer:
                 evidence=[message, *moved["names"]],
                 remedies=[
                     "make these parameters contiguous: parameter.data = parameter.data.contiguous()",
-                    "check that the optimizer updates the parameters themselves, not copies of them"
+                    "check that the optimizer updates the parameters themselves, not copies of them",
                 ],
             ),
         ),
@@ -71,20 +71,16 @@ CHECK = Check(
     seconds=SECONDS,
     cases=lambda: (
         Case("all tensors change", on_cpu(experiments(), curve(FALLING)), "passed"),
-        Case(
-            "one tensor does not change",
-            on_cpu(experiments(), curve(FALLING, moved=_moved(7, 1))),
-            "fatal"
-        ),
+        Case("one tensor does not change", on_cpu(experiments(), curve(FALLING, moved=_moved(7, 1))), "fatal"),
         Case(
             "one tensor changes only at a higher learning rate",
             on_cpu(experiments(), curve(FALLING, moved=_moved(7, 1)), curve(FALLING, 10.0)),
-            "passed"
+            "passed",
         ),
         Case(
             "all parameters are in half precision",
             on_cpu(experiments(), curve(FALLING, moved=_moved(0, 0, too_small=8))),
-            "not checked"
+            "not checked",
         ),
     ),
 )

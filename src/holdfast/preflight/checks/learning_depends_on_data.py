@@ -72,9 +72,9 @@ def run(context: CheckContext) -> Answer:
                 evidence=[message],
                 remedies=[
                     "print the inputs just before the forward pass: an integer division, a mask or a wrong name can make them 0",
-                    "check what the DataLoader yields, and which part of it the training loop uses"
+                    "check what the DataLoader yields, and which part of it the training loop uses",
                 ],
-                confidence="proven" if similarity == "equal" and certain else "likely"
+                confidence="proven" if similarity == "equal" and certain else "likely",
             ),
         ),
     )
@@ -95,37 +95,33 @@ CHECK = Check(
         Case(
             "the model learns less without inputs",
             on_cpu(experiments(), curve(FALLING), curve(_BIASED, mode="zeroed")),
-            "passed"
+            "passed",
         ),
-        Case(
-            "inputs do not matter",
-            on_cpu(experiments(), curve(FALLING), curve(FALLING, mode="zeroed")),
-            "fatal"
-        ),
+        Case("inputs do not matter", on_cpu(experiments(), curve(FALLING), curve(FALLING, mode="zeroed")), "fatal"),
         Case(
             "inputs do not matter, but Holdfast had to guess which tensor is the input",
             on_cpu(experiments(certain=False), curve(FALLING), curve(FALLING, mode="zeroed")),
-            "warn"
+            "warn",
         ),
         Case(
             "inputs hardly matter",
             on_cpu(experiments(), curve(FALLING), curve([x + 0.001 for x in FALLING], mode="zeroed")),
-            "warn"
+            "warn",
         ),
         Case(
             "the inputs of the first batch are 0",
             on_cpu(experiments(), curve(FALLING), curve(FALLING, mode="zeroed", zero_already=True)),
-            "warn"
+            "warn",
         ),
         Case(
             "the loss is NaN without inputs",
             on_cpu(experiments(), curve(FALLING), curve([2.4, float("nan")], mode="zeroed")),
-            "passed"
+            "passed",
         ),
         Case(
             "the script reads only one batch and keeps it",
             on_cpu(experiments(), curve(FALLING, given=0)),
-            "not checked"
+            "not checked",
         ),
         Case("the loss is constant", on_cpu(experiments(), curve([2.3] * 24)), "not checked"),
     ),

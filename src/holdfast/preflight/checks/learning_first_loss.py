@@ -57,9 +57,9 @@ def run(context: CheckContext) -> Answer:
                 evidence=[message],
                 remedies=[
                     "scale the inputs (images to 0..1 or mean 0), and for a regression the targets",
-                    "check how the weights of the last layer are initialized"
+                    "check how the weights of the last layer are initialized",
                 ],
-                confidence="likely"
+                confidence="likely",
             ),
         ),
     )
@@ -87,7 +87,7 @@ CHECK = Check(
         Case(
             "a high first loss that falls quickly (tied embeddings)",
             on_cpu(_first(50.0, 3.7), losses=[50.0, 41.0, 30.0]),
-            "passed"
+            "passed",
         ),
         Case("a custom loss", on_cpu({"event": "first-loss", "why": "none"}), "not checked"),
     ),

@@ -80,7 +80,7 @@ def _report_exit(dry_run: DryRunResult) -> Finding:
     return fatal(
         f"The script crashes {when}, with exit status {dry_run.code}{last}.",
         evidence=list(dry_run.last_lines[-MAX_NAMED:]),
-        remedies=["fix this error, and check again"]
+        remedies=["fix this error, and check again"],
     )
 
 
@@ -94,14 +94,14 @@ def _report_files(dry_run: DryRunResult) -> list[Finding]:
                 remedies=[
                     "check these files: unless a different program changed them, native code in the script writes to an absolute path"
                 ],
-                confidence="possible"
+                confidence="possible",
             )
         )
     if dry_run.created:
         notes.append(
             note(
                 f"The script created files outside its working directory: {_format_paths(dry_run.created)}.",
-                evidence=dry_run.created
+                evidence=dry_run.created,
             )
         )
     if dry_run.refused_paths:
@@ -109,7 +109,7 @@ def _report_files(dry_run: DryRunResult) -> list[Finding]:
             note(
                 f"Writes outside the scratch copy were blocked: {_format_paths(dry_run.refused_paths)}.",
                 evidence=dry_run.refused_paths,
-                remedies=["a real run will write there: change the path if this is not intended"]
+                remedies=["a real run will write there: change the path if this is not intended"],
             )
         )
     if dry_run.unconfined:
@@ -118,14 +118,14 @@ def _report_files(dry_run: DryRunResult) -> list[Finding]:
                 "On this system, writes to your files by native libraries and other programs were not prevented"
                 f" ({dry_run.unconfined}); writes by Python code were."
                 + (f" The script used: {_format_paths(dry_run.external_writers)}." if dry_run.external_writers else ""),
-                evidence=dry_run.external_writers
+                evidence=dry_run.external_writers,
             )
         )
     elif crashed(dry_run) and not dry_run.blocked_path:
         notes.append(
             note(
                 "The script could not write outside the scratch copy. If that is the cause of the failure, check again with --no-confine.",
-                evidence=[f"exit status {dry_run.code}, and no blocked write was recorded"]
+                evidence=[f"exit status {dry_run.code}, and no blocked write was recorded"],
             )
         )
     return notes
@@ -157,35 +157,29 @@ CHECK = Check(
     seconds=SECONDS,
     cases=lambda: (
         Case("no problem", on_cpu(experiments(False, "no DataLoader")), "passed"),
-        Case(
-            "the box loss is 0 although there are boxes",
-            on_mps(experiments(), events=_UNMATCHED),
-            "fatal"
-        ),
+        Case("the box loss is 0 although there are boxes", on_mps(experiments(), events=_UNMATCHED), "fatal"),
         Case("all losses are 0", on_cpu(losses=[0.0] * 27), "fatal"),
         Case(
             "the script crashes before its first step",
-            on_cpu(
-                    losses=(), code=1, last_lines=("Traceback (most recent call last):", "KeyError: 'label'")),
-            "fatal"
+            on_cpu(losses=(), code=1, last_lines=("Traceback (most recent call last):", "KeyError: 'label'")),
+            "fatal",
         ),
         Case("no step is completed in time", on_cpu(losses=(), code=None), "not checked"),
         Case(
             "the steps run in child processes",
             on_cpu(losses=(), events=(events.Step(at=1.0, step=1, seconds=0.1, loss=2.0),)),
-            "passed"
+            "passed",
         ),
         Case("the command does not train a model", on_cpu(losses=(), code=0), "not checked"),
         Case(
             "the script creates a file elsewhere",
             on_cpu({"event": "file", "what": "made", "path": "/data/log.txt", "how": "open"}),
-            "passed"
+            "passed",
         ),
         Case(
             "the script fails because a write was blocked",
-            on_cpu(
-                    {"event": "file", "what": "refused", "path": "/data/log.txt", "how": "open"}, losses=(), code=1),
-            "not checked"
+            on_cpu({"event": "file", "what": "refused", "path": "/data/log.txt", "how": "open"}, losses=(), code=1),
+            "not checked",
         ),
     ),
 )

@@ -77,7 +77,7 @@ def _make_finding(by_factor: dict[float, LossCurve]) -> Finding:
             remedies=[
                 "check how the loss is computed from the model's output: detach(), argmax, .item() or a new tensor breaks the graph",
                 "check which parameters the optimizer has",
-                "on an accelerator, run a few steps on the CPU: if the loss changes there, the accelerator is the cause"
+                "on an accelerator, run a few steps on the CPU: if the loss changes there, the accelerator is the cause",
             ],
         )
     return warn(
@@ -87,9 +87,9 @@ def _make_finding(by_factor: dict[float, LossCurve]) -> Finding:
         remedies=[
             "compare the labels of one batch with its inputs",
             "on an accelerator, run a few steps on the CPU and compare",
-            "if this loss is not supposed to fall, skip this check: --skip learning-one-batch"
+            "if this loss is not supposed to fall, skip this check: --skip learning-one-batch",
         ],
-        confidence="likely"
+        confidence="likely",
     )
 
 
@@ -103,33 +103,17 @@ CHECK = Check(
         Case(
             "the loss falls at a tenth of the learning rate",
             on_cpu(experiments(), curve([2.0, 9.0, 40.0]), curve(FALLING, 0.1)),
-            "passed"
+            "passed",
         ),
-        Case(
-            "the loss is constant",
-            on_cpu(experiments(), curve([2.3] * 24), curve([2.3] * 24, 10.0)),
-            "fatal"
-        ),
-        Case(
-            "the loss only fluctuates",
-            on_cpu(experiments(), curve(LEVEL), curve(LEVEL, 10.0)),
-            "warn"
-        ),
-        Case(
-            "the loss rises",
-            on_cpu(experiments(), curve(FALLING[::-1]), curve(FALLING[::-1], 0.1)),
-            "warn"
-        ),
+        Case("the loss is constant", on_cpu(experiments(), curve([2.3] * 24), curve([2.3] * 24, 10.0)), "fatal"),
+        Case("the loss only fluctuates", on_cpu(experiments(), curve(LEVEL), curve(LEVEL, 10.0)), "warn"),
+        Case("the loss rises", on_cpu(experiments(), curve(FALLING[::-1]), curve(FALLING[::-1], 0.1)), "warn"),
         Case(
             "the script reads only one batch, and the loss does not fall",
             on_cpu(experiments(), curve(LEVEL, given=0)),
-            "not checked"
+            "not checked",
         ),
-        Case(
-            "several optimizers (a GAN)",
-            on_cpu(experiments(False, "several optimizers step")),
-            "not checked"
-        ),
+        Case("several optimizers (a GAN)", on_cpu(experiments(False, "several optimizers step")), "not checked"),
         Case("too few steps in time", on_cpu(experiments(), curve([2.3, 2.2, 2.1])), "not checked"),
         Case("no step was completed", on_cpu(losses=(), code=None), "not checked"),
     ),

@@ -53,14 +53,14 @@ def _findings(context: CheckContext, memory: SystemMemory, needed: float, why: s
             f"{size(memory.available)} of memory is available, but training needs about {size(needed)} to start.",
             evidence=[why, f"{size(memory.limit)} in total, limited by {memory.limited_by}"],
             remedies=remedies or ["use a machine with more memory, or give the container more"],
-            confidence="likely"
+            confidence="likely",
         )
     budget = context.plan.budget.memory if context.plan is not None else None
     if budget is not None and budget > memory.available:
         yield warn(
             f"The plan's budget is {size(budget)}, but only {size(memory.available)} is available now.",
             evidence=[f"{size(memory.limit)} in total, limited by {memory.limited_by}"],
-            remedies=["close other programs, or lower memory under [budget]"]
+            remedies=["close other programs, or lower memory under [budget]"],
         )
 
 

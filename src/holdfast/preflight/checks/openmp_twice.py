@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 REMEDIES = [
     "run the other library in a separate process",
     "or give it one thread: faiss.omp_set_num_threads(1), OMP_NUM_THREADS=1",
-    "or install both from one source (conda-forge), so that they share a runtime"
+    "or install both from one source (conda-forge), so that they share a runtime",
 ]
 
 
@@ -60,21 +60,21 @@ def _findings(
             "fatal" if culprit in context.imports else "warn",
             f"{culprit} and torch crash in one process: {python.died.partition(': ')[2]} when both were used.",
             evidence=[python.died, *([python.last_lines] if python.last_lines else []), *files],
-            remedies=REMEDIES
+            remedies=REMEDIES,
         )
     elif (python.on_mac and len(files) > 1) or len(families) > 1:
         yield warn(
             f"{together}: {len(files)} OpenMP runtimes in one process. It can crash at any moment (signal 6 or 11) or compute wrong results.",
             evidence=files,
             remedies=REMEDIES,
-            confidence="likely"
+            confidence="likely",
         )
     elif python.on_mac and python.faiss and "faiss" in context.imports:
         yield warn(
             f"The script uses {python.faiss} and torch in one process, which is known to crash on macOS.",
             evidence=[python.faiss],
             remedies=REMEDIES,
-            confidence="possible"
+            confidence="possible",
         )
 
 
@@ -103,13 +103,13 @@ _TORCH_OMP = [f"{_SITE}/torch/lib/libomp.dylib"]
 _BOTH = {"torch": _TORCH_OMP, "faiss": [*_TORCH_OMP, f"{_SITE}/faiss/.dylibs/libomp.dylib"]}
 _GNU = {
     "torch": ["/v/torch/lib/libgomp.so.1"],
-    "sklearn": ["/v/torch/lib/libgomp.so.1", "/v/sklearn.libs/libgomp-a34.so"]
+    "sklearn": ["/v/torch/lib/libgomp.so.1", "/v/sklearn.libs/libgomp-a34.so"],
 }
 _MIXED = {"torch": ["/v/torch/lib/libgomp.so.1"], "sklearn": ["/v/torch/lib/libgomp.so.1", "/c/lib/libiomp5.so"]}
 _CRASH = {
     "openmp": {"torch": _TORCH_OMP},
     "died": "faiss: it was killed by SIGABRT",
-    "last_lines": "OMP: Error #15: Initializing libomp.dylib, but found libomp.dylib already initialized."
+    "last_lines": "OMP: Error #15: Initializing libomp.dylib, but found libomp.dylib already initialized.",
 }
 _USES = frozenset({"faiss", "torch"})
 
@@ -124,7 +124,7 @@ CHECK = Check(
         Case(
             "FAISS that shares torch's runtime, on a Mac",
             mac(facts={"openmp": {"torch": _TORCH_OMP}}, packages={"faiss-cpu": "1.12.0"}, imports=_USES),
-            "warn"
+            "warn",
         ),
         Case("torch alone on a Mac", mac(), "passed"),
         Case("two copies of the GNU runtime on Linux", linux(facts={"openmp": _GNU}), "passed"),

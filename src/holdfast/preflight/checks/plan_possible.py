@@ -11,7 +11,7 @@ and the folders exist? Is there enough disk space for what the plan will write? 
 from __future__ import annotations
 
 from holdfast.preflight.case_contexts import linux
-from holdfast.preflight.checks.check import Answer, Case, Check, CheckContext, fatal
+from holdfast.preflight.checks.check import Answer, Case, Check, CheckContext, fatal, note
 from holdfast.preflight.validate_plan import validate
 from holdfast.schema.plan import Plan
 
@@ -34,7 +34,7 @@ CHECK = Check(
         Case(
             "a plan whose working directory does not exist",
             linux(plan=Plan(cwd="/nowhere/at/all", command=["python", "train.py"])),
-            "fatal"
+            "fatal",
         ),
         Case("a command without a plan", linux(command=("python", "train.py")), "not checked"),
     ),

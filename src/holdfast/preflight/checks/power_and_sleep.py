@@ -42,14 +42,14 @@ def _findings(power: Power, awake: AwakeResult, *, on_mac: bool) -> Iterator[Fin
         yield warn(
             f"The machine runs on battery{charge}: training drains it within an hour or two, and the machine sleeps when the lid is closed.",
             evidence=[f"power: battery{charge}"],
-            remedies=["plug in the machine"]
+            remedies=["plug in the machine"],
         )
     if power.saving:
         where = "System Settings, Battery: Low Power Mode off (or: sudo pmset -a lowpowermode 0)"
         yield warn(
             "Low-power mode is on: the machine computes at reduced speed.",
             evidence=["low-power mode is on"],
-            remedies=[where if on_mac else "powerprofilesctl set performance, or balanced"]
+            remedies=[where if on_mac else "powerprofilesctl set performance, or balanced"],
         )
     if not awake.kept and power.sleeps_after != 0:
         after = f", and it falls asleep after {power.sleeps_after} min of inactivity" if power.sleeps_after else ""
@@ -57,7 +57,7 @@ def _findings(power: Power, awake: AwakeResult, *, on_mac: bool) -> Iterator[Fin
             "warn" if power.sleeps_after else "note",
             f"{awake.message.rstrip('.')}{after}.",
             evidence=[awake.message],
-            remedies=["sudo pmset -c sleep 0" if on_mac else "turn off automatic suspend in the system settings"]
+            remedies=["sudo pmset -c sleep 0" if on_mac else "turn off automatic suspend in the system settings"],
         )
 
 
@@ -75,7 +75,7 @@ CHECK = Check(
         Case(
             "the machine sleeps, and Holdfast cannot keep it awake",
             mac(machine=_machine("no caffeinate", sleeps_after=10)),
-            "warn"
+            "warn",
         ),
         Case(
             "Holdfast cannot keep it awake, but it never sleeps", mac(machine=_machine("no", sleeps_after=0)), "passed"

@@ -115,7 +115,7 @@ def _redact(results: tuple[Result, ...], context: CheckContext) -> tuple[Result,
         replace(
             result,
             message=redactor.text(result.message),
-            findings=tuple(redactor.event(found) for found in result.findings)
+            findings=tuple(redactor.event(found) for found in result.findings),
         )
         for result in results
     )
@@ -129,7 +129,7 @@ def select_checks(only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[C
             near = get_close_matches(name, sorted(known), n=3)
             raise UsageError(
                 f"There is no check called {name!r}.",
-                next_step=f"use one of these names: {', '.join(near or sorted(known))}"
+                next_step=f"use one of these names: {', '.join(near or sorted(known))}",
             )
     return tuple(
         check

@@ -37,9 +37,9 @@ def run(context: CheckContext) -> Answer:
         evidence=evidence,
         remedies=[
             "close programs that use a lot of memory (browser, other training runs, virtual machines)",
-            "or restart the machine"
+            "or restart the machine",
         ],
-        confidence="likely"
+        confidence="likely",
     )
     return Answer(message, (warning,))
 

@@ -61,14 +61,14 @@ CHECK = Check(
         Case(
             "torchvision crashes the process",
             linux(facts={"torchvision": None, "died": "torchvision: it was killed by SIGSEGV"}),
-            "warn"
+            "warn",
         ),
         Case("both from the same source", linux(), "passed"),
         Case("both installed on a Mac", mac(), "passed"),
         Case(
             "torchvision is not installed",
             linux(facts={"packages": {"torch": "2.13.0"}, "torchvision": None}),
-            "not checked"
+            "not checked",
         ),
     ),
 )

@@ -56,7 +56,7 @@ def _findings(context: CheckContext, python: Interpreter) -> Iterator[Finding]:
             evidence=[python.executable],
             remedies=[
                 f"{shell_quote(python.executable)} -m pip install torch",
-                "or specify the Python that has torch: holdfast check -- /path/to/python train.py"
+                "or specify the Python that has torch: holdfast check -- /path/to/python train.py",
             ],
         )
         return
@@ -64,7 +64,7 @@ def _findings(context: CheckContext, python: Interpreter) -> Iterator[Finding]:
         yield fatal(
             f"torch is installed but does not work: {python.no_torch}.",
             evidence=[_format_versions(python), *(line for line in (python.died, python.last_lines) if line)],
-            remedies=[f"{shell_quote(python.executable)} -m pip install --force-reinstall torch"]
+            remedies=[f"{shell_quote(python.executable)} -m pip install --force-reinstall torch"],
         )
     for fault in faults_of(versions):
         if fault.variable is None and not _is_irrelevant(fault, context, python):
@@ -89,7 +89,7 @@ def _report_fault(fault: KnownFault, context: CheckContext, python: Interpreter)
         "warn" if unsure else fault.severity,
         f"{fault.what}{'. This applies only if training runs on MPS; no device was specified' if unsure else ''}.",
         evidence=[_format_versions(python), *([error] if error else []), fault.sources],
-        remedies=[fault.remedy, *(["train on the CPU until then: device=cpu"] if fault.on_mps else [])]
+        remedies=[fault.remedy, *(["train on the CPU until then: device=cpu"] if fault.on_mps else [])],
     )
 
 
@@ -102,7 +102,7 @@ def _check_torchvision(python: Interpreter) -> Iterator[Finding]:
     yield warn(
         f"torch {format_version(torch)} requires torchvision {format_version(wanted)}, but {format_version(have)} is installed.",
         evidence=[_format_versions(python)],
-        remedies=[f'{shell_quote(python.executable)} -m pip install "torchvision=={format_version(wanted)}.*"']
+        remedies=[f'{shell_quote(python.executable)} -m pip install "torchvision=={format_version(wanted)}.*"'],
     )
 
 
@@ -112,13 +112,13 @@ def _check_minimums(python: Interpreter) -> Iterator[Finding]:
         yield warn(
             f"Holdfast supports torch 2.1 and newer; this is {format_version(torch)}: a run is supervised, but its steps are not recorded.",
             evidence=[_format_versions(python)],
-            remedies=["install a newer torch"]
+            remedies=["install a newer torch"],
         )
     if own is not None and own < MIN_PYTHON:
         yield warn(
             f"Holdfast supports Python 3.9 and newer; this is {python.python}: a run is supervised, but its steps are not recorded.",
             evidence=[python.executable],
-            remedies=["use a newer Python"]
+            remedies=["use a newer Python"],
         )
 
 
@@ -148,26 +148,22 @@ CHECK = Check(
     run=run,
     needs=("interpreter",),
     cases=lambda: (
-        Case(
-            "torch 2.2 on macOS 14.4, training on MPS",
-            mac(torch="2.2.1", macos="14.4.1", packages=_OLD),
-            "fatal"
-        ),
+        Case("torch 2.2 on macOS 14.4, training on MPS", mac(torch="2.2.1", macos="14.4.1", packages=_OLD), "fatal"),
         Case(
             "torch 2.2 on macOS 14.4, no device requested",
             mac(torch="2.2.1", macos="14.4.1", packages=_OLD, device=None),
-            "warn"
+            "warn",
         ),
         Case(
             "torch 2.2 on macOS 14.4, training on the CPU",
             mac(torch="2.2.1", macos="14.4.1", device="cpu", packages=_OLD),
-            "passed"
+            "passed",
         ),
         *_make_framework_cases(),
         Case(
             "NumPy 2 with torch 2.2",
             linux(torch="2.2.2", packages={"torchvision": "0.17.2"}, facts={"torch": _NUMPY}),
-            "fatal"
+            "fatal",
         ),
         Case("macOS 15.5, where gradients through expanded tensors can be wrong", mac(macos="15.5"), "warn"),
         Case("torchvision for a different torch version", linux(packages={"torchvision": "0.24.1"}), "warn"),
@@ -175,7 +171,7 @@ CHECK = Check(
         Case(
             "no torch, and the Python interpreter was guessed",
             linux(facts={"torch": None, "no_torch": _NOT_INSTALLED, "packages": {}}, is_guessed=True),
-            "warn"
+            "warn",
         ),
         Case("torch that cannot be imported", linux(facts={"torch": None, "no_torch": "it crashed"}), "fatal"),
         Case("a torch that Holdfast does not support", linux(torch="1.13.1", packages={"numpy": "1.26.4"}), "warn"),

@@ -37,13 +37,7 @@ def run(context: CheckContext) -> Answer:
         problems = error.what.splitlines()
         return Answer(
             f"the dataset {context.data} cannot be used",
-            (
-                fatal(
-                    problems[0],
-                    evidence=problems[1:],
-                    remedies=["fix the YAML file of the dataset, or its folders"]
-                ),
-            ),
+            (fatal(problems[0], evidence=problems[1:], remedies=["fix the YAML file of the dataset, or its folders"]),),
         )
     survey = get_survey(context)
     judged = readable.judge(survey, ID)

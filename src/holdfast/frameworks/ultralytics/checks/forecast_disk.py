@@ -49,9 +49,9 @@ def run(context: CheckContext) -> Answer:
                 evidence=[why],
                 remedies=[
                     f"free disk space: {size(total - free)} more",
-                    "or write the results elsewhere: project in [settings]"
+                    "or write the results elsewhere: project in [settings]",
                 ],
-                confidence="likely"
+                confidence="likely",
             ),
         ),
     )
@@ -65,7 +65,7 @@ def estimate_written(found: ShortRun) -> dict[str, int]:
         "snapshots": SNAPSHOTS * measured.snapshot,
         # best.pt, last.pt and their backups.
         "weights": 4 * len(stages) * measured.checkpoint,
-        "plots and logs": len(stages) * measured.beside + MAX_LOGS
+        "plots and logs": len(stages) * measured.beside + MAX_LOGS,
     }
     kept = 0
     for stage in stages:

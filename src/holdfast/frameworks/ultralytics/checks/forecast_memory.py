@@ -72,7 +72,7 @@ def _findings(context: CheckContext, found: ShortRun, memory: Memory, limit: int
                 f"{phase} will need {_format_span(peak)}, but {size(limit)} is {limit_name}.",
                 evidence=_evidence(found, memory),
                 remedies=_remedies(context, found),
-                confidence="proven" if peak.low > limit else "likely"
+                confidence="proven" if peak.low > limit else "likely",
             )
         )
     device = _device_memory(found)
@@ -82,7 +82,7 @@ def _findings(context: CheckContext, found: ShortRun, memory: Memory, limit: int
                 f"Training reserves {size(device[1])} of the {size(device[2])} of {device[0]}.",
                 evidence=[f"peak in a short run of {found.measured.seconds:.0f} s"],
                 remedies=_remedies(context, found),
-                confidence="likely"
+                confidence="likely",
             )
         )
     return findings
@@ -97,7 +97,7 @@ def _report_out_of_memory(context: CheckContext, found: ShortRun) -> Answer:
             fatal(
                 f"A short run with batch {measured.batch} at {measured.size} px ran out of memory: {measured.failed}.",
                 evidence=[measured.failed],
-                remedies=_remedies(context, found)
+                remedies=_remedies(context, found),
             ),
         ),
     )
@@ -107,7 +107,7 @@ def _evidence(found: ShortRun, memory: Memory) -> list[str]:
     measured = found.measured
     return [
         f"peak of {size(measured.training)} in training and {size(measured.validation)} in validation, in {measured.seconds:.0f} s",
-        *(f"plus {size(amount)}: {what}" for what, amount in memory.more.items())
+        *(f"plus {size(amount)}: {what}" for what, amount in memory.more.items()),
     ]
 
 
@@ -124,7 +124,7 @@ def _remedies(context: CheckContext, found: ShortRun) -> list[str]:
         lambda what: context.notify(0, None, what),
         lambda plan, **settings: measure(plan, seconds=seconds, **settings),
         known=[measured],
-        verify=False
+        verify=False,
     )
     if isinstance(answer, str):
         return [hint]
@@ -163,7 +163,7 @@ def recorded(
         cwd="/",
         trainer="ultralytics",
         settings={"model": "yolo11n.yaml", "data": "data.yaml", "imgsz": 640, "batch": 16, "epochs": 100, **plan},
-        budget=Budget(memory=None if memory is None else int(memory * GIB))
+        budget=Budget(memory=None if memory is None else int(memory * GIB)),
     )
     measured = Measurement(
         batch=16,
@@ -178,7 +178,7 @@ def recorded(
         beside=5_000_000,
         failed=failed,
         out_of_memory=killed,
-        seconds=30.0
+        seconds=30.0,
     )
     return ShortRun(planned, planned, measured, (ImageCounts(1000, 200),))
 

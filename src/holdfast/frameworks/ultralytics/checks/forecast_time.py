@@ -65,9 +65,9 @@ def _findings(found: ShortRun, times: list[StageTime], total: Span) -> Iterator[
         evidence=[f"{stage.name}: {stage.epochs} epochs, {_format_span(stage.epoch)} each" for stage in times],
         remedies=[
             f"plan about {epochs} epochs in total, or set hours = {total.high / HOUR:.1f}",
-            "or continue afterwards with a higher limit: holdfast resume RUN --hours N"
+            "or continue afterwards with a higher limit: holdfast resume RUN --hours N",
         ],
-        confidence="proven" if sure else "likely"
+        confidence="proven" if sure else "likely",
     )
 
 

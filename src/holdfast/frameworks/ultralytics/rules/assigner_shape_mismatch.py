@@ -32,16 +32,13 @@ import re
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.exits import describe_position, exception_words
-from holdfast.diagnosis.rule import Case
-from holdfast.diagnosis.signature import signature_rule
+from holdfast.diagnosis.rule import Case, Finding, RunState
+from holdfast.diagnosis.signature import AttemptEnded, signature_rule
 from holdfast.diagnosis.versions import newest_torch, on_mps
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import ended, losses, started, trains
+from holdfast.testing.histories import ended, losses, trains
 from holdfast.testing.signatures import on_mac, raises, unknown_machine
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
-    from holdfast.schema.events import AttemptEnded
     from holdfast.schema.verdicts import Confidence
 
 _PATTERNS = (
@@ -92,57 +89,48 @@ RULE = signature_rule(
     suspects_device=True,
     remedies=("as-it-is", "assigner-on-cpu", "less-mixup", "less-mosaic", "next-device"),
     cases=lambda: [
-        Case("in epoch 2 on an M4", [*on_mac(), *losses(1.0), *raises(_ERROR, through=_FRAMES)], "fatal"),
+        Case("in epoch 2 on an M4", "fatal", on_mac(), losses(1.0), raises(_ERROR, through=_FRAMES)),
         Case(
             "the counts differ one line later, where the overlap is computed",
-            [
-                *on_mac(),
-                *raises(
-                    "RuntimeError: The size of tensor a (18876) must match the size of tensor b (35796) "
-                    "at non-singleton dimension 0",
-                    through=_FRAMES,
-                ),
-            ],
             "fatal",
+            on_mac(),
+            raises(
+                "RuntimeError: The size of tensor a (18876) must match the size of tensor b (35796) "
+                "at non-singleton dimension 0",
+                through=_FRAMES,
+            ),
         ),
         Case(
             "an index out of range, from the same kernel",
-            [
-                *on_mac(),
-                *raises("torch.AcceleratorError: index 366 is out of bounds: 0, range 0 to 16", through=_FRAMES),
-            ],
             "fatal",
+            on_mac(),
+            raises("torch.AcceleratorError: index 366 is out of bounds: 0, range 0 to 16", through=_FRAMES),
         ),
-        Case(
-            "read from a log file of an unknown machine",
-            [*unknown_machine(), *raises(_ERROR, through=_FRAMES)],
-            "fatal",
-        ),
-        Case("the same message raised in user code", [*on_mac(), *raises(_ERROR)], None),
+        Case("read from a log file of an unknown machine", "fatal", unknown_machine(), raises(_ERROR, through=_FRAMES)),
+        Case("the same message raised in user code", None, on_mac(), raises(_ERROR)),
         Case(
             "caught and printed; the run succeeded",
-            [*on_mac(), *losses(1.0), *ended(0, words=["Traceback (most recent call last):", *_FRAMES, _ERROR])],
             None,
+            on_mac(),
+            losses(1.0),
+            ended(0, words=["Traceback (most recent call last):", *_FRAMES, _ERROR]),
         ),
         Case(
             "caught and printed; the run failed for another reason",
-            [
-                *started(),
-                *trains(),
-                *ended(
-                    1,
-                    words=[
-                        "Traceback (most recent call last):",
-                        *(f"  File {frame}" for frame in _FRAMES),
-                        _ERROR,
-                        "skipping this batch",
-                        "Traceback (most recent call last):",
-                        '  File "/home/ann/train.py", line 8, in <module>',
-                        "KeyError: 'labels'",
-                    ],
-                ),
-            ],
             None,
+            trains(),
+            ended(
+                1,
+                words=[
+                    "Traceback (most recent call last):",
+                    *(f"  File {frame}" for frame in _FRAMES),
+                    _ERROR,
+                    "skipping this batch",
+                    "Traceback (most recent call last):",
+                    '  File "/home/ann/train.py", line 8, in <module>',
+                    "KeyError: 'labels'",
+                ],
+            ),
         ),
     ],
 )

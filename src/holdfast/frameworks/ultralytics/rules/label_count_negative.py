@@ -19,19 +19,13 @@ Sources: ultralytics#12999, ultralytics#14658, ultralytics#7807, ultralytics/hub
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.exits import describe_position, exception_words
-from holdfast.diagnosis.rule import Case
-from holdfast.diagnosis.signature import signature_rule
+from holdfast.diagnosis.rule import Case, Finding, RunState
+from holdfast.diagnosis.signature import AttemptEnded, signature_rule
 from holdfast.diagnosis.versions import newest_torch
-from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import losses
 from holdfast.testing.signatures import on_mac, raises
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
-    from holdfast.schema.events import AttemptEnded
 
 _PATTERN = r"Trying to create tensor with negative dimension -\d+"
 _PREPROCESS = re.compile(r"ultralytics/utils/loss\.py\", line \d+, in preprocess")
@@ -64,12 +58,13 @@ RULE = signature_rule(
     cause=50,
     remedies=("as-it-is", "next-device"),
     cases=lambda: [
-        Case("torch 2.3 on an M3", [*on_mac("2.3.0", "14.3"), *losses(1.0), *raises(_ERROR, through=_FRAMES)], "fatal"),
-        Case("a bug in user code", [*on_mac(), *raises(_ERROR)], None),
+        Case("torch 2.3 on an M3", "fatal", on_mac("2.3.0", "14.3"), losses(1.0), raises(_ERROR, through=_FRAMES)),
+        Case("a bug in user code", None, on_mac(), raises(_ERROR)),
         Case(
             "a different exception in the same place",
-            [*on_mac(), *raises("IndexError: index 3 is out of bounds", through=_FRAMES)],
             None,
+            on_mac(),
+            raises("IndexError: index 3 is out of bounds", through=_FRAMES),
         ),
     ],
 )

@@ -22,17 +22,11 @@ Sources: `ultralytics/data/dataset.py`, `ultralytics/models/yolo/detect/val.py`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.diagnosis.exits import find_failure, match_exception
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import started, trains
+from holdfast.testing.histories import trains
 from holdfast.testing.signatures import printed, raises
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
 
 ID = "labels-missing"
 PATTERNS = (
@@ -81,8 +75,8 @@ RULE = Rule(
     cause=50,
     fails_again=True,
     cases=lambda: [
-        Case("no labels in the training set", [*started(), *raises(_TRAIN, last_step=0)], "fatal"),
-        Case("no labels in the validation set", [*started(), *trains(), *printed(ID, _VALIDATION)], "warn"),
-        Case("a different exception", [*started(), *raises("ValueError: No labels found for class 3")], None),
+        Case("no labels in the training set", "fatal", raises(_TRAIN, last_step=0)),
+        Case("no labels in the validation set", "warn", trains(), printed(ID, _VALIDATION)),
+        Case("a different exception", None, raises("ValueError: No labels found for class 3")),
     ],
 )

@@ -19,16 +19,10 @@ Sources: `ultralytics/utils/nms.py`; ultralytics#7225, ultralytics#14585, yolov5
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import losses, started, trains
+from holdfast.testing.histories import losses, trains
 from holdfast.testing.signatures import on_mac, printed
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
 
 ID = "nms-cut-short"
 LIMITS = {"early_epochs": 3}
@@ -73,13 +67,14 @@ RULE = Rule(
     restarts_while_running=True,
     remedies=("validation-batch",),
     cases=lambda: [
-        Case("in epoch 20", [*started(), *trains(), *losses(1.0), *_make_epoch(20), *printed(ID, _LINE)], "warn"),
-        Case("in a log without epochs", [*started(), *printed(ID, _LINE, stream="log")], "warn"),
-        Case("in the first epoch", [*started(), *trains(), *losses(1.0), *_make_epoch(1), *printed(ID, _LINE)], "note"),
+        Case("in epoch 20", "warn", trains(), losses(1.0), _make_epoch(20), printed(ID, _LINE)),
+        Case("in a log without epochs", "warn", printed(ID, _LINE, stream="log")),
+        Case("in the first epoch", "note", trains(), losses(1.0), _make_epoch(1), printed(ID, _LINE)),
         Case(
             "a message that a different rule reports",
-            [*on_mac(), *printed("op-not-implemented", "... will fall back to run on the CPU")],
             None,
+            on_mac(),
+            printed("op-not-implemented", "... will fall back to run on the CPU"),
         ),
     ],
 )

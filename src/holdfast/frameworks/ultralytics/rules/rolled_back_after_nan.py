@@ -23,18 +23,12 @@ Sources: `ultralytics/engine/trainer.py` (`_handle_nan_recovery`, `save_model`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.diagnosis.exits import describe_position, find_failure, match_exception
 from holdfast.diagnosis.remedy_ids import NOT_FINITE
-from holdfast.diagnosis.rule import Case, Rule
+from holdfast.diagnosis.rule import Case, Finding, Rule, RunState
 from holdfast.schema import events
-from holdfast.schema.verdicts import Finding
-from holdfast.testing.histories import ended, losses, started, trains
+from holdfast.testing.histories import ended, losses, trains
 from holdfast.testing.signatures import printed, raises
-
-if TYPE_CHECKING:
-    from holdfast.diagnosis.run_state import RunState
 
 ID = "rolled-back-after-nan"
 WORDS = (
@@ -89,30 +83,20 @@ RULE = Rule(
     corrupts_state=True,
     remedies=NOT_FINITE,
     cases=lambda: [
-        Case(
-            "NaN in one epoch",
-            [*started(), *trains(), *losses(1.0, "nan", 0.9), *printed(ID, _LINE, stream="stdout")],
-            "warn",
-        ),
+        Case("NaN in one epoch", "warn", trains(), losses(1.0, "nan", 0.9), printed(ID, _LINE, stream="stdout")),
         Case(
             "NaN in the first epoch",
-            [
-                *started(),
-                *printed(ID, "WARNING ⚠️ Loss NaN/Inf detected but can not recover from last.pt...", stream="stdout"),
-            ],
             "warn",
+            printed(ID, "WARNING ⚠️ Loss NaN/Inf detected but can not recover from last.pt...", stream="stdout"),
         ),
         Case(
             "Ultralytics gave up",
-            [
-                *started(),
-                *trains(),
-                *losses(1.0, "nan"),
-                *printed(ID, _LINE, count=2),
-                *raises("RuntimeError: Training failed: NaN persisted for 4 epochs"),
-            ],
             "fatal",
+            trains(),
+            losses(1.0, "nan"),
+            printed(ID, _LINE, count=2),
+            raises("RuntimeError: Training failed: NaN persisted for 4 epochs"),
         ),
-        Case("a run without NaN", [*started(), *trains(), *losses(1.0), *ended(0)], None),
+        Case("a run without NaN", None, trains(), losses(1.0), ended(0)),
     ],
 )
