@@ -167,7 +167,7 @@ def _check_loss_fell(state: RunState) -> Proof:
     if move is None:
         detail = f"too few losses were recorded ({losses.count}) to tell a decrease from noise"
         return Proof(name="loss-fell", positive=True, answer="missing", detail=detail)
-    numbers = f"from {move.early:.4g} to {move.late:.4g} (± {move.noise:.2g})"
+    numbers = f"from {move.early:.4g} to {move.late:.4g} (noise ± {move.noise:.2g})"
     if not has_single_optimizer(state.attempt):
         detail = f"the loss changed {numbers}, which is inconclusive because several optimizers are used"
         return Proof(name="loss-fell", positive=True, answer="missing", detail=detail)
@@ -283,7 +283,7 @@ def _check_weights_moved(state: RunState) -> Proof:
     checked = [attempt.weights for attempt in state.ancestry if attempt.weights.weight_updates is not None]
     seen = checked[-1].weight_updates if checked else None
     if seen is None:
-        return Proof(name="weights-moved", answer="missing", detail="no weights were sampled")
+        return Proof(name="weights-moved", answer="missing", detail="no weight update was checked")
     stuck = [tensor.name for tensor in seen.stuck if tensor.update_ulps is not None and tensor.update_ulps >= 1.0]
     if stuck:
         detail = f"these weights did not change although their gradients are nonzero: {', '.join(stuck[:3])}"
@@ -337,7 +337,7 @@ def _check_checkpoint_reloads(attempt: AttemptState) -> Proof:
         for unread in attempt.reloaded.values():
             detail = f"{unread.path} was not reloaded: {unread.why}"
             return Proof(name="checkpoint-reloads", answer="does not apply", detail=detail)
-        detail = "no checkpoint was saved" if not attempt.saves.count else "no saved file could be reloaded"
+        detail = "no checkpoint was saved" if not attempt.saves.count else "no saved file was reloaded"
         return Proof(name="checkpoint-reloads", answer="does not apply", detail=detail)
     for reloaded in reversed(tried):
         if not reloaded.loads:
