@@ -116,7 +116,7 @@ def test_a_run_that_was_killed_once_is_told_whole():
         assert "going on from state.pt (step 25)" in plain
         assert "5 steps had to be repeated" in plain
         assert "steps 26 to 60" in plain
-        assert "repeated work" in plain
+        assert "lost work" in plain
         assert "loss-fell" in plain or "loss\\-fell" in plain
 
 

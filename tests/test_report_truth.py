@@ -181,7 +181,7 @@ def test_epochs_go_on_where_a_command_goes_on():
     state = seen(first, second)
     assert state.attempt.epoch == 5
     assert progress(state, "").startswith("epoch 5")
-    assert "made 3 attempts, completed 800 steps, 8 epochs" in explain(seen(first, second, third)).story[0]
+    assert "made 3 attempts, completed 800 steps (8 epochs" in explain(seen(first, second, third)).story[0]
 
 
 def test_epochs_that_nobody_can_count_are_not_counted():

@@ -55,4 +55,4 @@ def test_a_plain_loop_is_not_promised_what_it_saved():
     over = events.RunEnded(at=120.0, verdict="failed", reason="killed", exit_status=4)
     steps = explain(seen(started(), trains(), losses(*[1.0] * 10), [saved], KILLED, [over]), "case-1").next_steps
     offered = next(step.text for step in steps if step.command == "holdfast resume case-1")
-    assert "needs --checkpoint and --resume-with; otherwise the command starts from the beginning" in offered
+    assert "start the command again (to resume from a checkpoint, add --checkpoint and --resume-with)" in offered

@@ -74,8 +74,7 @@ def check(
     On Linux 5.19 or newer, the dry run and the processes that it starts can only write to the scratch copy, temporary
     folders and tool caches. On other systems, only Python code is prevented from changing existing files outside the
     scratch copy. Writes by native libraries and other programs are not blocked there, but files that changed in the
-    working directory are reported afterwards. See docs/dry_run.md. For a command or plan of a
-    framework that Holdfast knows, the forecast checks start a separate short run. It also uses a scratch folder, but
+    working directory are reported afterwards. See docs/dry_run.md. For a supported framework, the forecast checks start a separate short run. It also uses a scratch folder, but
     its writes are not restricted.
 
     Exit status: 0 no fatal problem found (there may be warnings); 1 internal error; 2 usage error; 3 at least one fatal

@@ -11,14 +11,13 @@ def fit(
     plan: Path = typer.Argument(
         ...,
         metavar="PLAN.toml",
-        help="A plan of a framework. Only the stage with the most pixels per batch is tested.",
+        help="A plan for a supported framework. Only the stage with the most pixels per batch is tested.",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Find a batch size and image size that fit into memory.
 
-    Performs a few short runs in a scratch folder, which takes a few minutes. The recommended sizes are verified by a
-    short run.
+    Performs a few short runs in a scratch folder, which takes a few minutes. A short run verifies the recommended sizes.
 
     Exit status: 0 at least one size fits; 1 internal error; 2 usage error; 3 nothing fits or a short run failed; 129
     terminal closed; 130 Ctrl-C; 143 SIGTERM.

@@ -24,7 +24,7 @@ def init(
 
     The plan has two stages and a budget, and explains every key. Start it with: holdfast run plan.toml
 
-    Nothing is trained or downloaded. Lists any problems that you must fix before you can run the plan.
+    Nothing is trained or downloaded. Any problems that you must fix first are listed.
 
     Exit status: 0 the plan was written; 1 internal error; 2 usage error; 129 terminal closed; 130 Ctrl-C; 143 SIGTERM.
     """

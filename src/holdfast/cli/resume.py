@@ -56,7 +56,7 @@ def resume(
     hours: Hours = None,
     as_json: AsJson = False,
 ) -> None:
-    """Resume a run from its newest intact checkpoint.
+    """Resume a run from its newest usable snapshot or checkpoint.
 
     New events are recorded in the same run folder.
 

@@ -46,7 +46,7 @@ ObserveOnly = Annotated[
 ]
 Checkpoint = Annotated[
     str | None,
-    typer.Option(metavar="GLOB", help="Glob pattern of the checkpoint files that the command writes."),
+    typer.Option(metavar="GLOB", help="Glob pattern for the checkpoint files that the command writes."),
 ]
 ResumeWith = Annotated[
     str | None,
@@ -59,7 +59,7 @@ OnEvent = Annotated[
     str | None,
     typer.Option(
         metavar="CMD",
-        help="Command to run when the run starts, restarts or ends, and for each finding; it receives JSON on stdin.",
+        help="Command to run when the run starts, restarts or ends, a stage ends, or a warn or fatal finding is reported; it receives JSON on stdin.",
     ),
 ]
 Rule = Annotated[
@@ -87,7 +87,7 @@ MaxLostWork = Annotated[
     float | None,
     typer.Option(
         metavar="SECONDS",
-        help="Maximum training time that a crash may lose, if snapshots are taken (default: 120, or more if snapshots would take more than 1% of the time). If you set a value, the 1% limit does not apply.",
+        help="Maximum training time that a crash may lose, if snapshots are taken (default: 120, or more if snapshots are expensive). If you set a value, it applies regardless of the cost of a snapshot.",
     ),
 ]
 Check = Annotated[
@@ -120,8 +120,7 @@ def run(
 ) -> None:
     """Run a training command, and restart it after a failure.
 
-    Holdfast records every training step. If the command fails, Holdfast reports why, and resumes from the last saved
-    state. At the end, it reports whether the model learned.
+    Holdfast records every training step. If the command fails, Holdfast reports why and, if it can, resumes from the last saved state. At the end, it reports whether the model learned.
 
     With a plan file (see `holdfast init`), all stages of the plan are run. Options on the command line override the
     plan.

@@ -68,11 +68,11 @@ def _find_corruption(attempt: AttemptState, step: int) -> Finding | None:
 def _describe_good(attempt: AttemptState, saved: Saved) -> str:
     reloaded = attempt.reloaded.get(saved.path or "")
     text = {
-        "equal": "it equals the live weights",
-        "cast": "it equals the live weights, in another precision",
-        "average": "it is an average of the live weights",
-        "earlier": "it equals the live weights of an earlier step",
-    }.get(saved.matches, "it was not compared with the live weights")
+        "equal": "it matches the weights in memory",
+        "cast": "it matches the weights in memory, in another precision",
+        "average": "it is an average of the weights in memory",
+        "earlier": "it matches the weights of an earlier step",
+    }.get(saved.matches, "it was not compared with the weights in memory")
     if reloaded is not None and reloaded.loads is None:
         return f"{text}; it was not read back: {reloaded.why}"
     return f"{text}; it loads and all values are finite" if reloaded is not None else text

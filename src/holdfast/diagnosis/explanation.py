@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MAX_STEPS = 8
 GUARD = "wrap the training loop in holdfast.guard (docs/guard.md), so that a crash loses at most a few minutes of work"
 ESSENTIAL = ("steps", "losses", "weight-updates")
+_UNSEEN = "Holdfast could not instrument the process"
 """Kinds of evidence whose absence is reported to the user."""
 
 
@@ -105,8 +106,9 @@ def _describe_run(state: RunState) -> str:
     epochs = ""
     if attempt.epoch:
         of = f" of {attempt.planned_epochs}" if attempt.planned_epochs else ""
-        epochs = f", {attempt.epoch}{of} epochs"
-    steps = f"{state.last_step} steps{epochs}" if state.last_step else epochs.removeprefix(", ") or "no steps"
+        epochs = f"{attempt.epoch}{of} epochs" if of or attempt.epoch != 1 else "1 epoch"
+    within = f" ({epochs})" if epochs else ""
+    steps = f"{state.last_step} steps{within}" if state.last_step else epochs or "no steps"
     return f"{name} made {tries}, completed {steps} and {_describe_end(attempt)}."
 
 
@@ -173,8 +175,8 @@ def _list_unknowns(state: RunState, finding: Finding | None, *, failed: bool) ->
         reasons = (
             [coverage.missing[kind] for kind in unseen if kind in coverage.missing] if coverage is not None else []
         )
-        why = reasons[0] if reasons else "Holdfast could not instrument the process"
-        open_questions.append(f"{', '.join(unseen).capitalize()}: not seen: {why}.")
+        why = reasons[0] if reasons else _UNSEEN if coverage is None else "no value was recorded"
+        open_questions.append(f"Not recorded: {', '.join(unseen)} ({why}).")
     return open_questions
 
 
@@ -223,12 +225,9 @@ def _describe_resume(state: RunState) -> str:
         return f"resume from the snapshot of step {snapshot.step}"
     if not _has_saved_state(state):
         return "start the run again (nothing was saved)"
-    hint = (
-        " (needs --checkpoint and --resume-with; otherwise the command starts from the beginning)"
-        if is_plain_loop(state)
-        else ""
-    )
-    return f"resume from the last checkpoint{hint}"
+    if is_plain_loop(state):
+        return "start the command again (to resume from a checkpoint, add --checkpoint and --resume-with)"
+    return "resume from the last checkpoint"
 
 
 def _has_saved_state(state: RunState) -> bool:

@@ -157,7 +157,7 @@ def _check_loss_fell(state: RunState) -> Answered:
     move = fall(losses)
     if move is None:
         return "missing", f"too few losses were recorded ({losses.count}) to tell a decrease from noise"
-    numbers = f"from {move.early:.4g} to {move.late:.4g} (± {move.noise:.2g})"
+    numbers = f"from {move.early:.4g} to {move.late:.4g} (noise ± {move.noise:.2g})"
     if not has_single_optimizer(state.attempt):
         return "missing", f"the loss changed {numbers}, which is inconclusive because several optimizers are used"
     if not move.beyond_noise:
@@ -246,7 +246,7 @@ def _check_weights_moved(state: RunState) -> Answered:
     checked = [attempt.weights for attempt in state.ancestry if attempt.weights.weight_updates is not None]
     seen = checked[-1].weight_updates if checked else None
     if seen is None:
-        return "missing", "no weights were sampled"
+        return "missing", "no weight update was checked"
     stuck = [tensor.name for tensor in seen.stuck if tensor.update_ulps is not None and tensor.update_ulps >= 1.0]
     if stuck:
         return "fails", f"these weights did not change although their gradients are nonzero: {', '.join(stuck[:3])}"
@@ -292,7 +292,7 @@ def _check_checkpoint_reloads(state: RunState) -> Answered:
     if not tried:
         for unread in attempt.reloaded.values():
             return "does not apply", f"{unread.path} was not reloaded: {unread.why}"
-        missing = "no saved file could be reloaded" if attempt.saves.count else "no checkpoint was saved"
+        missing = "no saved file was reloaded" if attempt.saves.count else "no checkpoint was saved"
         return "does not apply", missing
     for reloaded in reversed(tried):
         if not reloaded.loads:

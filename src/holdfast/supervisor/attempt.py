@@ -296,9 +296,9 @@ class Attempt:
         path = next(reversed(attempt.saves.by_path))
         pattern = str(Path(path).with_name("*" + Path(path).suffix))
         self._note(
-            f"the training saves {path}, but Holdfast does not know how to resume from it after a crash",
+            f"your script saves {path}, but Holdfast does not know how to resume from it after a crash",
             f"""to resume from this file, start with --checkpoint {shell_quote(pattern)} --resume-with "--resume {{checkpoint}}" """
-            "(use the arguments with which your command resumes); or resume at the exact batch, without a checkpoint, with "
+            "(replace --resume with your command's own option); or resume at the exact batch, without a checkpoint, with "
             "holdfast.guard (docs/guard.md)",
         )
 

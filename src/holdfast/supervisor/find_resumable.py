@@ -32,7 +32,7 @@ def newest_resumable(root: Path, notify: Callable[[str], None] = lambda _: None)
     found = next((run for run in runs_newest_first(root, notify) if is_resumable(run)), None)
     if found is None:
         raise UnknownRun(
-            f"There is no run under {root / RUNS} that was interrupted, failed or lost its supervisor.",
+            f"There is no run under {root / RUNS} that was interrupted or failed, or whose Holdfast process was killed.",
             next_step="specify the run: holdfast resume RUN; or start a new one: holdfast run -- python train.py",
             look_at=str(root / RUNS),
         )

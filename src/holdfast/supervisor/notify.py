@@ -174,7 +174,7 @@ def split_command(command: str) -> list[str]:
 def build_message(event: events.Event) -> dict[str, Any] | None:
     """Return the message for an event, or None if it is not worth a notification."""
     if isinstance(event, events.AttemptStarted) and event.attempt == 1:
-        return {"event": "start", "message": "The training has started.", "command": event.command}
+        return {"event": "start", "message": "Training has started.", "command": event.command}
     if isinstance(event, events.FindingMade) and event.finding.severity != "note" and not event.finding.updated:
         finding = event.finding
         return {"event": "finding", "message": finding.message, "finding": msgspec.to_builtins(finding)}

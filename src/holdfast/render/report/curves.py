@@ -205,7 +205,7 @@ def _memory(attempts: list[AttemptState]) -> Chart | None:
     highest = max(extremes(line)[1] for line in lines[:-1])
     if least > PLENTY * highest:
         lines = lines[:-1]  # it would flatten the curve that matters
-    caption = f"The training used at most {size(most)}; at least {size(least)} stayed available on the machine."
+    caption = f"Training used at most {size(most)}; at least {size(least)} stayed available on the machine."
     return Chart("memory", "Memory", caption, tuple(lines), across="step" if by_step else "time", unit="bytes")
 
 
@@ -245,8 +245,8 @@ def _epoch_pace(attempts: list[AttemptState]) -> Chart | None:
         return None
     slowest = max(line.dots, key=lambda dot: dot.high)
     caption = (
-        f"{duration(line.dots[0].mean)} for the first, {duration(line.dots[-1].mean)} for the last, at most {duration(slowest.high)} "
-        f"({'epoch' if across == 'epoch' else 'up to step'} {count(slowest.x)}). Evaluation, saving and sleep are not included."
+        f"{duration(line.dots[0].mean)} for the first, {duration(line.dots[-1].mean)} for the last, the longest took {duration(slowest.high)} "
+        f"({'epoch' if across == 'epoch' else 'it ended at step'} {count(slowest.x)}). Evaluation, saving and sleep are not included."
     )
     if sum(map(len, timed)) < sum(len(attempt.pace.epochs) for attempt in attempts):
         caption += " Nor are epochs that were interrupted by a restart."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from holdfast.render.report.model import ANSWER_NAMES
 from holdfast.render.report.svg import sparkline
 from holdfast.render.report.text import split_code
 from holdfast.render.report.timeline import FIRST_SHOWN
@@ -100,7 +101,10 @@ def _cause(report: Report) -> list[str]:
 
 def _verdict(report: Report) -> list[str]:
     lines = [] if report.has_reason_in_story else [f"**{text(report.verdict)}**: {text(report.reason)}", ""]
-    lines += [f"- {proof.sign} {text(proof.name)} ({proof.answer}): {text(proof.detail)}" for proof in report.proofs]
+    lines += [
+        f"- {proof.sign} {text(proof.name)} ({ANSWER_NAMES[proof.answer]}): {text(proof.detail)}"
+        for proof in report.proofs
+    ]
     return _section("Verdict and evidence", lines)
 
 

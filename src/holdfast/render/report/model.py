@@ -36,6 +36,7 @@ MAX_CHECKPOINTS = 20
 MAX_LAST_LINES = 40
 TONES = {"learned": "good", "unproven": "open", "not-learned": "bad", "failed": "bad", "interrupted": "open"}
 ANSWERS = {"holds": "✓", "fails": "✗", "missing": "?", "does not apply": "·"}
+ANSWER_NAMES = {"holds": "passed", "fails": "failed", "missing": "no evidence", "does not apply": "not checked"}
 BUCKETS = {
     "training": "training steps, computing",
     "data_wait": "training steps, waiting for data",
@@ -43,7 +44,7 @@ BUCKETS = {
     "saving": "saving checkpoints",
     "start_up": "starting, before the first step",
     "snapshot_stall": "waiting for snapshots",
-    "lost_work": "repeated work",
+    "lost_work": "lost work",
     "restart": "restarting, before the first step",
     "waiting": "between attempts",
     "other": "other",
@@ -214,7 +215,7 @@ def _figures(state: RunState) -> list[str]:
         facts.append(f"{count(last)} steps" if last != 1 else "1 step")
     if attempt.epoch:
         of = f" of {attempt.planned_epochs}" if attempt.planned_epochs else ""
-        facts.append(f"{attempt.epoch}{of} epochs")
+        facts.append(f"{attempt.epoch}{of} epochs" if of or attempt.epoch != 1 else "1 epoch")
     wall = goodput(state)["wall_s"]
     facts += [duration(wall)] if wall else []  # a log may have no times
     peak = max(each.memory.most_rss for each in state.attempts)

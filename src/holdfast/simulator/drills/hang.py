@@ -19,7 +19,7 @@ def program() -> None:
 
 DRILL = Drill(
     name="hang",
-    description="the training hangs in its 41st step, without an error or output",
+    description="training hangs in its 41st step, without an error or output",
     reproduces="F16, F20: a device that deadlocks, a worker that never answers",
     fault="the operator mse_loss does not return",
     program=program,

@@ -17,7 +17,7 @@ def program() -> None:
 
 DRILL = Drill(
     name="healthy",
-    description="nothing is wrong: a healthy training on the simulated accelerator causes no findings",
+    description="nothing is wrong: a healthy training run on the simulated accelerator produces no findings",
     reproduces="the control for the other drills",
     fault="none",
     program=program,

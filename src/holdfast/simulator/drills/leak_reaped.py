@@ -22,7 +22,7 @@ def program() -> None:
 
 DRILL = Drill(
     name="leak-reaped",
-    description="memory grows with every step until the system kills the training without any message",
+    description="memory grows with every step until the system kills the training process without a message",
     reproduces="field report 004 (killed in epoch 94 of 100); F07, F08: ultralytics#7471, ultralytics#24065, pytorch#181213",
     fault="every backward leaks 2 MB in the driver; an OOM killer sends SIGKILL when the machine's 1 GB is used up",
     program=program,

@@ -18,7 +18,7 @@ def program() -> None:
 
 DRILL = Drill(
     name="losses-zero",
-    description="every loss is exactly zero, and the training continues without an error",
+    description="every loss is exactly zero, and training continues without an error",
     reproduces="field report 000; F01: pytorch#122016, pytorch#123385, ultralytics#9113",
     fault="the operator mse_loss returns zeros, forward and backward",
     program=program,

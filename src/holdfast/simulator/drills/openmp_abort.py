@@ -23,7 +23,7 @@ def program() -> None:
 
 DRILL = Drill(
     name="openmp-abort",
-    description="the process aborts in its 41st backward, with the error message of two OpenMP runtimes",
+    description="the process aborts in its 41st backward pass, with the error message about two OpenMP runtimes",
     reproduces="field report 002, which suspected gradient accumulation; F25: faiss-wheels#73, pytorch#149201",
     fault="the operator mse_loss_backward writes OMP: Error #15 to stderr and aborts",
     program=program,

@@ -30,7 +30,7 @@ def program() -> None:
 
 DRILL = Drill(
     name="scalar-write",
-    description="x=zeros(3); x[1]=1; x[2]=3 gives [0, 3, 3]: a loss whose gains are written like this is zero",
+    description="x=zeros(3); x[1]=1; x[2]=3 gives [0, 3, 3]: a loss whose weights are assigned like this is zero",
     reproduces="field report 000; F01: pytorch#122016 (macOS 14.4 with torch 2.2)",
     fault="a scalar written to one element also overwrites elements that were written before",
     program=program,

@@ -30,7 +30,7 @@ def program() -> None:
 
 DRILL = Drill(
     name="sleep",
-    description="the machine sleeps for ten hours in the middle of the training",
+    description="the machine sleeps for ten hours in the middle of training",
     reproduces="one of the two explanations of field report 001 (an epoch of 39,322 s after epochs of 979 s)",
     fault="the (simulated) clocks of the machine show ten hours in which nothing ran",
     program=program,

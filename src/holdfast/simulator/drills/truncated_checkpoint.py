@@ -44,7 +44,7 @@ def program() -> None:
 
 DRILL = Drill(
     name="truncated-checkpoint",
-    description="the training is killed while it saves: only half of the checkpoint is on disk",
+    description="the training process is killed while it saves a checkpoint: only half of the checkpoint is on disk",
     reproduces="field report 003; checkpoints written in place (Ultralytics' last.pt)",
     fault="half of step-024.pt is written, then SIGKILL",
     program=program,
