@@ -57,6 +57,8 @@ class EventPipeline:
 
     def record(self, event: events.AnyEvent) -> None:
         """Record an event of the supervisor."""
+        if isinstance(event, events.AttemptStarted):
+            self._new_findings.clear()  # those at the end of the previous attempt must not stop this one
         redacted = self._redactor.event(event)
         self._journal.append(redacted)
         self._notify(redacted)
