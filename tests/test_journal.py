@@ -9,12 +9,14 @@ import sys
 import textwrap
 
 import pytest
+from fakes import FakeRun
 
+from holdfast.process.process_events import Exited
 from holdfast.schema import events
 from holdfast.schema.errors import JournalUnreadable
 from holdfast.storage.folder import RunFolder
-from holdfast.storage.journal import JournalWriter, Tail, replay
-from holdfast.testing.histories import ended, started, trains
+from holdfast.storage.journal import JournalWriter, Tail, follow, replay
+from holdfast.testing.histories import ended, losses, started, trains
 
 
 @pytest.fixture
@@ -224,3 +226,26 @@ def test_many_windows_replay(run):
         ),
     )
     assert sum(1 for _ in replay(run)) == 5002
+
+
+# --- following a run --------------------------------------------------------------------------------------------------
+
+
+def test_follower_continues_where_it_stopped(tmp_path):
+    """Each read returns what is new, of the supervisor and of the ranks, also of an attempt that began in between."""
+    run = FakeRun(tmp_path)
+    pieces = []
+
+    def look(_child):
+        reader = pieces[0][0] if pieces else follow(run.folder)
+        pieces.append((reader, [type(entry.event).__name__ for entry in reader.read()]))
+
+    first = [trains(), losses(3.0, 2.0), look, losses(1.0, first=3), look, look, Exited(None, "SIGKILL")]
+    run.supervise(first, [trains(), look, losses(1.0), Exited(0)])
+    look(None)
+    seen = [names for _, names in pieces]
+    assert [names.count("Step") for names in seen] == [2, 1, 0, 0, 1]
+    assert seen[3].index("AttemptEnded") < seen[3].index("AttemptStarted") < seen[3].index("ProbeAttached")
+    assert sorted(name for names in seen for name in names) == sorted(
+        type(entry.event).__name__ for entry in replay(run.folder)
+    )

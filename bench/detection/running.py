@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import tempfile
-import time
-from contextlib import contextmanager, suppress
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,27 +14,15 @@ from holdfast.schema import events
 from holdfast.storage.folder import RunFolder
 from holdfast.storage.journal import Entry, replay
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from harness import HOLDFAST, PYTHON, RunFailed, execute, last_line, scratch
 
+if TYPE_CHECKING:
     from cases import Faulty, Healthy
 
-ROOT = Path(__file__).parent.parent.parent
-PYTHON = ROOT / ".venv/bin/python"
-HOLDFAST = ROOT / ".venv/bin/holdfast"
 LIMIT_S = 180
 GOOD_VERDICTS = {"learned", "unproven"}
 Result = dict[str, Any]
-
-
-class Broken(Exception):
-    """The bench could not run the program. The message contains the last output."""
-
-
-@contextmanager
-def scratch() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="holdfast-detection-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
 
 
 def environment() -> dict[str, str]:
@@ -50,7 +34,7 @@ def environment() -> dict[str, str]:
 def run_bare(case: Faulty | Healthy) -> Result:
     """Run a program without Holdfast and return its output."""
     with scratch() as folder:
-        code, seconds = execute([str(PYTHON), str(case.path)], folder)
+        code, seconds = execute([PYTHON, str(case.path)], folder, environment(), LIMIT_S)
         output = (folder / "output.log").read_text(errors="replace").strip().splitlines()
         return {"name": case.name, "exit": code, "seconds": seconds, "output": output}
 
@@ -58,14 +42,13 @@ def run_bare(case: Faulty | Healthy) -> Result:
 def under_holdfast(case: Faulty | Healthy, keep: Path | None = None) -> Result:
     with scratch() as folder:
         run = (keep / case.name if keep else folder / "run").absolute()
-        command = [str(HOLDFAST), "run", "--json", "--max-attempts", "1", "--dir", str(run)]
-        command += [*getattr(case, "options", ()), "--", str(PYTHON), str(case.path)]
-        code, seconds = execute(command, folder)
+        command = [HOLDFAST, "run", "--json", "--max-attempts", "1", "--dir", str(run)]
+        command += [*getattr(case, "options", ()), "--", PYTHON, str(case.path)]
+        code, seconds = execute(command, folder, environment(), LIMIT_S)
         try:
             summary = json.loads((run / "summary.json").read_text())
         except (OSError, ValueError):
-            last = (folder / "output.log").read_text(errors="replace").strip().splitlines()[-1:]
-            raise Broken(f"exit {code} and no summary: {' '.join(last)[:200]}") from None
+            raise RunFailed(f"exit {code} and no summary: {last_line(folder)}") from None
         result = {
             "name": case.name,
             "seconds": round(seconds, 1),
@@ -101,34 +84,6 @@ def find_steps(run: RunFolder) -> dict[tuple[str, str], int]:
             needed.setdefault((finding.rule, finding.severity), step)
             engine.state.fold(Entry(events.FindingMade(at=entry.event.at, finding=finding), entry.attempt))
     return needed
-
-
-def execute(command: list[str], folder: Path) -> tuple[int, float]:
-    """Run a command in `folder`. None of its processes outlives this call."""
-    began = time.monotonic()
-    with (folder / "output.log").open("wb") as sink:
-        process = subprocess.Popen(
-            command, cwd=folder, env=environment(), stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )  # fmt: skip
-        try:
-            code = process.wait(LIMIT_S)
-        except subprocess.TimeoutExpired:
-            raise Broken(f"not finished after {LIMIT_S} s") from None
-        finally:
-            terminate(process)
-    return code, time.monotonic() - began
-
-
-def terminate(process: subprocess.Popen[bytes]) -> None:
-    """Stop a process. Send SIGTERM first, so that a supervisor can stop its training."""
-    for signum in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            return
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signum)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(20)
 
 
 def judge_faulty(case: Faulty, result: Result) -> Result:

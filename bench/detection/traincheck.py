@@ -11,17 +11,17 @@ import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cases import PROGRAMS, Faulty
-from running import ROOT, environment, scratch, terminate
+from running import environment
 
-sys.path.insert(0, str(ROOT / "bench/overhead"))
-from variants import VENVS, ensure_venv
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from harness import RESULTS, ensure_peer, scratch, terminate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 STEPS = 20
 """Tracing makes a step ten to a hundred times slower. All faults with a twin appear in the first few steps."""
@@ -36,8 +36,7 @@ class NoResult(Exception):
 class TrainCheck:
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say = say
-        self.bin = VENVS["traincheck"][0] / "bin"
-        ensure_venv("traincheck", say)
+        self.bin = ensure_peer("traincheck", say)
         self._references: dict[tuple[str, tuple[str, ...]], Reference | NoResult] = {}
 
     def run(self, case: Faulty) -> dict[str, Any]:
@@ -76,7 +75,7 @@ class TrainCheck:
         return known
 
     def _infer(self, program: Path, track: tuple[str, ...]) -> Reference:
-        invariants_file = ROOT / "bench/results" / f"traincheck-{program.stem}.json"
+        invariants_file = RESULTS / f"traincheck-{program.stem}.json"
         invariants_file.parent.mkdir(exist_ok=True)
         with scratch() as folder:
             trace = self.collect(program, track, folder)

@@ -6,33 +6,19 @@ import itertools
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import time
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from harness import BIN, HOLDFAST, PEERS, PYTHON, ROOT, RunFailed, execute, last_line, scratch
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
-PROGRAMS = HERE / "programs"
-BIN = ROOT / ".venv/bin"
-LIGHTNING = ROOT / "bench/.venv-lightning"
-LIGHTNING_PACKAGES = ["lightning==2.6.6", "psutil", "torch==2.13.0"]  # as in bench/overhead, which shares it
-RUN_LIMIT_S = 600
+PROGRAMS = Path(__file__).parent / "programs"
 MAX_STARTS = 30
 SHELL_LOOP = f'n=0; until "$@"; do n=$((n+1)); [ $n -lt {MAX_STARTS} ] || exit 1; done'
-PYTHON = str(BIN / "python")
 NOT_PASSED_ON = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "BENCH"}
-
-
-class RunFailed(Exception):
-    """A run gave no result. The message contains the last output."""
 
 
 def compile_holdfast() -> None:
@@ -40,20 +26,9 @@ def compile_holdfast() -> None:
     subprocess.run([PYTHON, "-m", "compileall", "-q", str(ROOT / "src")], check=True)
 
 
-def ensure_lightning() -> None:
-    """Create Lightning's environment on first use."""
-    stamp = LIGHTNING / ".installed"
-    if stamp.exists() and stamp.read_text() == " ".join(LIGHTNING_PACKAGES):
-        return
-    subprocess.run([sys.executable, "-m", "venv", str(LIGHTNING)], check=True)
-    pip = [str(LIGHTNING / "bin/pip"), "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "-c", str(ROOT / "constraints.txt"), *LIGHTNING_PACKAGES], check=True)
-    stamp.write_text(" ".join(LIGHTNING_PACKAGES))
-
-
 def holdfast(script: str, kills: int, *more: str) -> list[str]:
     """Return the command. Repeated kills need only --max-attempts, because the default is three attempts."""
-    command = [str(BIN / "holdfast"), "run", "--dir", "run", "--max-attempts", str(kills + 1), *more, "--"]
+    command = [HOLDFAST, "run", "--dir", "run", "--max-attempts", str(kills + 1), *more, "--"]
     return [*command, PYTHON, str(PROGRAMS / script)]
 
 
@@ -75,19 +50,10 @@ def command_of(contender: str, program: str, kills: int) -> list[str]:
         one = ["--standalone", "--nproc-per-node", "1", "--max-restarts", str(kills)]
         return [str(BIN / "torchrun"), *one, str(PROGRAMS / "plain_checkpointed.py")]
     if contender == "lightning":
-        return loop_in_shell(str(LIGHTNING / "bin/python"), str(PROGRAMS / "plain_lightning.py"))
+        return loop_in_shell(str(PEERS["lightning"][0] / "bin/python"), str(PROGRAMS / "plain_lightning.py"))
     if contender == "ultralytics' own resume":
         return loop_in_shell(PYTHON, str(PROGRAMS / "yolo_train.py"), "own-resume")
     raise ValueError(f"unknown contender: {contender}")
-
-
-@contextmanager
-def scratch() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-bench-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def run(contender: str, program: str, config: dict[str, Any], kills: list[int], kept: Path | None) -> dict[str, Any]:
@@ -96,13 +62,12 @@ def run(contender: str, program: str, config: dict[str, Any], kills: list[int], 
         env = {k: v for k, v in os.environ.items() if k not in NOT_PASSED_ON and not k.startswith("HOLDFAST_")}
         env |= {"OMP_NUM_THREADS": "1", "YOLO_OFFLINE": "true", "YOLO_CONFIG_DIR": str(config["settings"])}
         env["BENCH"] = json.dumps({**config, "folder": str(folder), "kills": kills})
-        began, began_at = time.perf_counter(), time.time()
-        code, log = _execute(command_of(contender, program, len(kills)), folder, env)
-        wall = time.perf_counter() - began
+        began_at = time.time()
+        code, wall = execute(command_of(contender, program, len(kills)), folder, env)
         try:
             result = json.loads((folder / "result.json").read_text())
         except OSError:
-            raise RunFailed(f"exit {code}, the training did not finish: {_last_line(log)}") from None
+            raise RunFailed(f"exit {code}, the training did not finish: {last_line(folder)}") from None
         attempts = [json.loads(line) for line in (folder / "lives.jsonl").read_text().splitlines()]
         result |= {
             "contender": contender,
@@ -144,34 +109,3 @@ def _summary(folder: Path) -> dict[str, Any]:
         "inexact": [one for one in resumed if one and one.get("exact") is False],
         "alarms": sorted({f["rule"] for f in summary["findings"] if f["severity"] != "note"}),
     }
-
-
-def _execute(command: list[str], folder: Path, env: dict[str, str]) -> tuple[int, Path]:
-    log = folder / "output.log"
-    with log.open("wb") as sink:
-        try:
-            process = subprocess.Popen(
-                command, cwd=folder, env=env, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
-            )
-        except OSError as error:
-            raise RunFailed(str(error)) from None
-        try:
-            return process.wait(RUN_LIMIT_S), log
-        except subprocess.TimeoutExpired:
-            raise RunFailed(f"not finished after {RUN_LIMIT_S} s: {_last_line(log)}") from None
-        finally:
-            _terminate(process)
-
-
-def _terminate(process: subprocess.Popen[bytes]) -> None:
-    """Stop all processes of a run. Send SIGTERM first, so that a supervisor can stop its training."""
-    for signum in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            return
-        os.killpg(process.pid, signum)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(20)
-
-
-def _last_line(log: Path) -> str:
-    return (log.read_text(errors="replace").strip().splitlines() or ["no output"])[-1][:200]

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
-import platform
 import random
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import contenders
 import table
-from contenders import RunFailed
 from images import SIDE, make_images
 
-README = contenders.HERE / "README.md"
-RESULTS = contenders.ROOT / "bench/results"
-BEGIN, END = "<!-- figures: written by run.py --write-readme -->", "<!-- end of figures -->"
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from harness import Bench, RunFailed, add_options, ensure_peer, read_results, run_bench, scratch, write_figures
+
+README = Path(__file__).parent / "README.md"
 SEED = 4
 """Seed of the kills of the first run. Each further run of Holdfast uses the next seed."""
 PAIRS = 3
@@ -42,17 +38,9 @@ Run = dict[str, Any]
 def main() -> int:
     options = arguments()
     if options.write_readme:
-        write_readme(json.loads(options.write_readme.read_text()))
+        write_figures(README, table.as_markdown(read_results(options.write_readme)))
         return 0
-    bench = Bench(options)
-    try:
-        bench.measure()
-    except KeyboardInterrupt:
-        bench.say("interrupted: showing and keeping the results so far")
-    bench.keep()
-    print(table.as_text(bench.results))
-    print(f"\nwritten to {' and '.join(str(path) for path in bench.paths)}")
-    return 1 if options.check and table.unmet(bench.results) else 0
+    return run_bench(GoodputBench(options), table)
 
 
 def arguments() -> argparse.Namespace:
@@ -66,51 +54,23 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--program", choices=[*PEERS], help="only this program")
     parser.add_argument("--only", help="only these contenders, comma-separated; bare runs are always included")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="also write the results to this file")
     parser.add_argument(
         "--keep-runs", type=Path, metavar="DIR", help="keep Holdfast's run folders here, for inspection"
     )
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a limit is not met or was not measured")
-    parser.add_argument(
-        "--write-readme",
-        type=Path,
-        metavar="RESULTS",
-        help="write README.md's tables from a results file and measure nothing",
-    )
+    add_options(parser, "a limit is not met or was not measured")
     return parser.parse_args()
 
 
-class Bench:
+class GoodputBench(Bench):
     def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
+        super().__init__("goodput", options, quick=options.quick, seed=SEED, programs=[])
         self.count = options.kills or (3 if options.quick else 6)
         self.pairs = options.pairs or (1 if options.quick else PAIRS)
-        self.began = time.monotonic()
-        stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
-        self.paths = [RESULTS / f"goodput-{stamp}.json"] + ([options.json] if options.json else [])
-        self.results: dict[str, Any] = {
-            "date": stamp[:10],
-            "quick": options.quick,
-            "machine": {**machine(), "load_at_start": os.getloadavg()[0]},
-            "seed": SEED,
-            "programs": [],
-        }
-        if os.getloadavg()[0] > 0.7:
-            self.say(f"other programs are running (load {os.getloadavg()[0]:.1f}): the figures will be less reliable")
-
-    def say(self, message: str) -> None:
-        print(f"[{time.monotonic() - self.began:6.0f} s] {message}", file=sys.stderr, flush=True)
-
-    def keep(self) -> None:
-        """Write the results. Called after every run, so that an interrupted bench leaves its results."""
-        for path in self.paths:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(self.results, indent=1))
 
     def measure(self) -> None:
-        contenders.ensure_lightning()
+        ensure_peer("lightning", self.say)
         contenders.compile_holdfast()
-        with contenders.scratch() as shared:
+        with scratch() as shared:
             for program in PEERS:
                 if self.options.program in {None, program}:
                     self.measure_program(program, self.config(program, shared))
@@ -183,27 +143,6 @@ def kill_batches(needed: int, count: int, seed_offset: int) -> list[int]:
     """Draw one batch in each of `count` equal parts of the training. The same offset gives the same batches."""
     generator = random.Random(SEED + seed_offset)
     return [int(needed * (part + generator.random()) / count) + 1 for part in range(count)]
-
-
-def machine() -> dict[str, Any]:
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model n")]
-        cpu = names[0] if names else cpu
-    git = ["git", "describe", "--always", "--dirty"]
-    commit = subprocess.run(git, cwd=contenders.ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    code = "import torch, ultralytics; print(torch.__version__, ultralytics.__version__)"
-    output = subprocess.run([contenders.PYTHON, "-c", code], capture_output=True, text=True, check=False).stdout.split()
-    versions = {"torch": output[0], "ultralytics": output[1]} if len(output) == 2 else {}
-    return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), "commit": commit, **versions}
-
-
-def write_readme(results: dict[str, Any]) -> None:
-    text = README.read_text()
-    before, rest = text.split(BEGIN, 1)
-    after = rest.split(END, 1)[1]
-    README.write_text(f"{before}{BEGIN}\n\n{table.as_markdown(results)}\n\n{END}{after}")
 
 
 if __name__ == "__main__":

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import statistics
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import psutil
-from variants import HOLDFAST_BIN, PROGRAMS, ROOT, RunFailed, check_steps, environment, scratch
+from variants import PROGRAMS, check_steps, environment
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from harness import BIN, ROOT, RunFailed, scratch
 
 IMPORT = """
 import json, sys, time, psutil
@@ -32,7 +36,7 @@ print(json.dumps({"s": time.perf_counter() - began, "events": count}))
 
 
 def help_seconds(times: int = 15) -> dict[str, float]:
-    command = [str(HOLDFAST_BIN / "holdfast"), "--help"]
+    command = [str(BIN / "holdfast"), "--help"]
     took = []
     for _ in range(times):
         began = time.perf_counter()
@@ -52,8 +56,8 @@ def import_size() -> dict[str, Any]:
 def run_supervised(program: str, config: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Run a program under Holdfast and measure the supervisor's peak memory until it exits."""
     out, run = folder / "result.json", folder / "run"
-    command = [str(HOLDFAST_BIN / "holdfast"), "run", "--dir", str(run), "--"]
-    command += [str(HOLDFAST_BIN / "python"), str(PROGRAMS / program)]
+    command = [str(BIN / "holdfast"), "run", "--dir", str(run), "--"]
+    command += [str(BIN / "python"), str(PROGRAMS / program)]
     began = time.perf_counter()
     with (folder / "output.log").open("wb") as sink:
         env = environment({**config, "out": str(out)}, 1)
@@ -110,7 +114,7 @@ def _peak_mb(pid: int) -> float:
 
 
 def _python(code: str, *arguments: str) -> dict[str, Any]:
-    command = [str(HOLDFAST_BIN / "python"), "-c", code, *arguments]
+    command = [str(BIN / "python"), "-c", code, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RunFailed((done.stderr.strip().splitlines() or ["no output"])[-1][:200])

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,32 +13,23 @@ import figures
 import table
 import variants
 from cases import CASES, WARMUP, Case, Sized, calibrate
-from variants import RunFailed
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from harness import RESULTS, Bench, RunFailed, add_options, ensure_peer, read_results, run_bench, write_figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-README = variants.HERE / "README.md"
-RESULTS = variants.ROOT / "bench/results"
-BEGIN, END = "<!-- figures: written by run.py --write-readme -->", "<!-- end of figures -->"
+README = Path(__file__).parent / "README.md"
 Run = dict[str, Any]
 
 
 def main() -> int:
     options = arguments()
     if options.write_readme:
-        write_readme(json.loads(options.write_readme.read_text()))
+        write_figures(README, table.as_markdown(read_results(options.write_readme)))
         return 0
-    bench = Bench(options)
-    try:
-        bench.measure()
-    except KeyboardInterrupt:
-        bench.say("interrupted: showing and keeping the results so far")
-    bench.keep()
-    print(table.as_text(bench.results))
-    print(f"\nwritten to {' and '.join(str(path) for path in bench.paths)}")
-    missed = table.unmet(bench.results)
-    return 1 if options.check and missed else 0
+    return run_bench(OverheadBench(options), table)
 
 
 def arguments() -> argparse.Namespace:
@@ -61,52 +48,22 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--without", default="", help="leave out, comma-separated: holdfast, lightning, traincheck, figures"
     )
-    parser.add_argument("--json", type=Path, metavar="PATH", help="also write the results to this file")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a limit is not met or could not be judged")
-    parser.add_argument(
-        "--write-readme",
-        type=Path,
-        metavar="RESULTS",
-        help="write README.md's tables from a results file and measure nothing",
-    )
+    add_options(parser, "a limit is not met or could not be judged")
     return parser.parse_args()
 
 
-class Bench:
+class OverheadBench(Bench):
     def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
+        super().__init__("overhead", options, quick=options.quick, cases=[], figures={})
         self.without = set(filter(None, options.without.split(",")))
         self.pairs = options.pairs or (3 if options.quick else 15)
         self.loop_seconds = 0.6 if options.quick else options.loop_seconds
-        self.began = time.monotonic()
-        stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
-        self.paths = [RESULTS / f"overhead-{stamp}.json"] + ([options.json] if options.json else [])
-        self.results: dict[str, Any] = {
-            "date": stamp[:10],
-            "quick": options.quick,
-            "machine": machine(),
-            "cases": [],
-            "figures": {},
-        }
         self.invariants: Path | None = None
-        busy = os.getloadavg()[0]
-        self.results["machine"]["load_at_start"] = busy
-        if busy > 0.7:
-            self.say(f"other programs are running (load {busy:.1f}): the figures will not be reliable")
-
-    def say(self, message: str) -> None:
-        print(f"[{time.monotonic() - self.began:6.0f} s] {message}", file=sys.stderr, flush=True)
-
-    def keep(self) -> None:
-        """Write the results. Called after every round, so that an interrupted bench leaves its results."""
-        for path in self.paths:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(self.results, indent=1))
 
     def measure(self) -> None:
         for peer in ("lightning", "traincheck"):
             if peer not in self.without:
-                variants.ensure_venv(peer, self.say)
+                ensure_peer(peer, self.say)
         chosen = [case for case in CASES if not self.options.cases or re.search(self.options.cases, case.name)]
         sized = [self.size(case) for case in chosen]
         if "traincheck" not in self.without and any(case.peers for case in chosen):
@@ -206,35 +163,6 @@ def compare_weights(runs: dict[str, Run]) -> None:
     for run in runs.values():
         if "weights" in run and "weights" in bare and run["steps"] == bare["steps"]:
             run["same_weights"] = run["weights"] == bare["weights"]
-
-
-def machine() -> dict[str, Any]:
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [
-            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")
-        ]
-        cpu = names[0] if names else cpu
-    git = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=variants.ROOT, capture_output=True, text=True, check=False
-    )
-    command = [str(variants.HOLDFAST_BIN / "python"), "-c", "import torch; print(torch.__version__)"]
-    torch = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    return {
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "torch": torch,
-        "commit": git.stdout.strip() or "no commit",
-    }
-
-
-def write_readme(results: dict[str, Any]) -> None:
-    text = README.read_text()
-    before, rest = text.split(BEGIN, 1)
-    after = rest.split(END, 1)[1]
-    README.write_text(f"{before}{BEGIN}\n\n{table.as_markdown(results)}\n\n{END}{after}")
 
 
 if __name__ == "__main__":

@@ -6,9 +6,6 @@ python bench/overhead/turns.py [--quads N] [--cases REGEX] [--json PATH] [--chec
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
-import json
-import platform
 import re
 import statistics
 import sys
@@ -18,11 +15,10 @@ from typing import Any
 
 import variants
 from cases import CASES, GUARDED, Case
-from run import RESULTS
 from stats import Figure, figure
 
-README = variants.HERE / "README.md"
-BEGIN, END = "<!-- turns: written by turns.py --write-readme -->", "<!-- end of turns -->"
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from harness import HOLDFAST, PYTHON, describe_machine, keep_results, scratch, write_figures
 
 
 def main() -> int:
@@ -38,11 +34,7 @@ def main() -> int:
         if case.limit is not None and re.search(options.cases, case.name):
             rows.append(measure(case, options.quads))
             print(as_line(rows[-1]), flush=True)
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"machine": machine(), "rows": rows}, indent=1)
-    (RESULTS / f"turns-{time.strftime('%Y-%m-%d_%H-%M-%S')}.json").write_text(text)
-    if options.json:
-        options.json.write_text(text)
+    keep_results("turns", {"machine": describe_machine(), "rows": rows}, options.json)
     if options.write_readme:
         write_readme(rows)
     return 1 if options.check and not all(row["met"] for row in rows) else 0
@@ -57,12 +49,11 @@ def measure(case: Case, quads: int) -> dict[str, Any]:
         "quads": quads,
         "guard": case.guard,
     }
-    with variants.scratch() as folder:
+    with scratch() as folder:
         out = folder / "result.json"
         env = variants.environment({**config, "out": str(out)}, case.threads)
-        holdfast, python = str(variants.HOLDFAST_BIN / "holdfast"), str(variants.HOLDFAST_BIN / "python")
-        command = [holdfast, "run", "--dir", str(folder / "run"), "--", python, str(variants.PROGRAMS / "turns.py")]
-        result = variants.execute(command, folder, env, out)
+        command = [HOLDFAST, "run", "--dir", str(folder / "run"), "--", PYTHON, str(variants.PROGRAMS / "turns.py")]
+        result = variants.run_program(command, folder, env, out)
         seen = variants.check_steps(folder / "run", result["steps"])
     pairs = result["quads"]
     ratio = figure([(q["on"] + q["on again"]) / (q["off"] + q["off again"]) for q in pairs])
@@ -105,17 +96,12 @@ def as_line(row: dict[str, Any]) -> str:
 def write_readme(rows: list[dict[str, Any]]) -> None:
     heads = ["program", "bare, ms per step", "+ us per step", "ratio", "95%", "bare : bare", "quads", "limit", ""]
     table = [heads, ["---"] * len(heads), *(cells(row) for row in rows)]
-    lines = ["", machine() + ".", "", *("| " + " | ".join(line) + " |" for line in table), ""]
-    text = README.read_text()
-    before, after = text.index(BEGIN) + len(BEGIN), text.index(END)
-    README.write_text(text[:before] + "\n" + "\n".join(lines) + "\n" + text[after:])
-
-
-def machine() -> str:
-    model = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "")
-    cpu = model.partition(":")[2].strip() or platform.processor() or platform.machine()
-    torch = importlib.metadata.version("torch")
-    return f"{time.strftime('%Y-%m-%d')}, {cpu}, Python {platform.python_version()}, torch {torch}"
+    machine = describe_machine()
+    measured = (
+        f"{time.strftime('%Y-%m-%d')}, {machine['cpu']}, Python {machine['python']}, torch {machine.get('torch')}."
+    )
+    lines = [measured, "", *("| " + " | ".join(line) + " |" for line in table)]
+    write_figures(Path(__file__).parent / "README.md", "\n".join(lines), name="turns", by="turns.py")
 
 
 if __name__ == "__main__":

@@ -5,54 +5,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
-import time
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from harness import HOLDFAST, PEERS, PYTHON, RUN_LIMIT_S, RunFailed, execute, last_line, scratch
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
-PROGRAMS = HERE / "programs"
-HOLDFAST_BIN = ROOT / ".venv/bin"
-TORCH = "torch==2.13.0"  # without the pin, pip installs a torch with gigabytes of CUDA
-VENVS = {
-    "traincheck": (ROOT / "bench/.venv-traincheck", ["traincheck==0.2.0", TORCH]),
-    "lightning": (ROOT / "bench/.venv-lightning", ["lightning==2.6.6", "psutil", TORCH]),
-}
-RUN_LIMIT_S = 600
-
-
-class RunFailed(Exception):
-    """A run gave no result. The message contains the last output."""
-
-
-def ensure_venv(name: str, say: Callable[[str], None]) -> Path:
-    """Return the bin folder of an environment. Create the environment on first use."""
-    folder, packages = VENVS[name]
-    stamp = folder / ".installed"
-    if not stamp.exists() or stamp.read_text() != " ".join(packages):
-        say(f"setting up {folder.relative_to(ROOT)} (a minute, once)")
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        pip = [str(folder / "bin/pip"), "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "-c", str(ROOT / "constraints.txt"), *packages], check=True, stderr=subprocess.DEVNULL)
-        stamp.write_text(" ".join(packages))
-    return folder / "bin"
-
-
-@contextmanager
-def scratch() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-bench-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+PROGRAMS = Path(__file__).parent / "programs"
 
 
 def environment(config: dict[str, Any], threads: int | None) -> dict[str, str]:
@@ -63,54 +27,28 @@ def environment(config: dict[str, Any], threads: int | None) -> dict[str, str]:
     return env
 
 
-def execute(command: list[str], folder: Path, env: dict[str, str], out: Path) -> dict[str, Any]:
-    """Run a command in `folder`. Return the program's own times and the time of the whole process."""
-    log = folder / "output.log"
-    began = time.perf_counter()
-    with log.open("wb") as sink:
-        try:
-            process = subprocess.Popen(
-                command, cwd=folder, env=env, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
-            )
-        except OSError as error:
-            raise RunFailed(str(error)) from None
-        try:
-            code = process.wait(RUN_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            raise RunFailed(f"not finished after {RUN_LIMIT_S} s") from None
-        finally:
-            _terminate(process)
-    whole = time.perf_counter() - began
+def run_program(command: list[str], folder: Path, env: dict[str, str], out: Path) -> dict[str, Any]:
+    """Run a command. Return the program's own times and the time of the whole process."""
+    code, whole = execute(command, folder, env)
     if not out.exists():
-        last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["no output"]
-        raise RunFailed(f"exit {code}, no result: {last[0][:200]}")
+        raise RunFailed(f"exit {code}, no result: {last_line(folder)}")
     return {**json.loads(out.read_text()), "whole_s": whole, "exit": code}
-
-
-def _terminate(process: subprocess.Popen[bytes]) -> None:
-    """Stop all processes of a run. Send SIGTERM first, so that a supervisor can stop its training."""
-    for signum in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            return
-        os.killpg(process.pid, signum)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(20)
 
 
 def bare(config: dict[str, Any], threads: int | None) -> dict[str, Any]:
     with scratch() as folder:
         out = folder / "result.json"
         env = environment({**config, "out": str(out)}, threads)
-        return execute([str(HOLDFAST_BIN / "python"), str(PROGRAMS / "train.py")], folder, env, out)
+        return run_program([PYTHON, str(PROGRAMS / "train.py")], folder, env, out)
 
 
 def holdfast(config: dict[str, Any], threads: int | None) -> dict[str, Any]:
     """Run under Holdfast, as a user would. Also return the steps it counted, to detect a probe that never attached."""
     with scratch() as folder:
         out, run = folder / "result.json", folder / "run"
-        command = [str(HOLDFAST_BIN / "holdfast"), "run", "--dir", str(run), "--"]
-        command += [str(HOLDFAST_BIN / "python"), str(PROGRAMS / "train.py")]
-        result = execute(command, folder, environment({**config, "out": str(out)}, threads), out)
+        command = [HOLDFAST, "run", "--dir", str(run), "--"]
+        command += [PYTHON, str(PROGRAMS / "train.py")]
+        result = run_program(command, folder, environment({**config, "out": str(out)}, threads), out)
         return {**result, **check_steps(run, config["warmup"] + config["steps"])}
 
 
@@ -130,8 +68,8 @@ def lightning(callbacks: str) -> Callable[[dict[str, Any], int | None], dict[str
         with scratch() as folder:
             out = folder / "result.json"
             env = environment({**config, "out": str(out), "callbacks": callbacks}, threads)
-            python = VENVS["lightning"][0] / "bin/python"
-            return execute([str(python), str(PROGRAMS / "lightning_train.py")], folder, env, out)
+            python = PEERS["lightning"][0] / "bin/python"
+            return run_program([str(python), str(PROGRAMS / "lightning_train.py")], folder, env, out)
 
     return run
 
@@ -157,11 +95,11 @@ def _collect(
     for program in ("train.py", "models.py"):  # TrainCheck writes next to the script
         shutil.copy(PROGRAMS / program, folder)
     out, trace = folder / "result.json", folder / "trace"
-    command = [str(VENVS["traincheck"][0] / "bin/traincheck-collect"), "-p", str(folder / "train.py")]
+    command = [str(PEERS["traincheck"][0] / "bin/traincheck-collect"), "-p", str(folder / "train.py")]
     command += ["--models-to-track", "model", "--output-dir", str(trace)]
     if mode != "full":
         command += ["--invariants", str(invariants), *TRAINCHECK_MODES[mode]]
-    result = execute(command, folder, environment({**config, "out": str(out)}, threads), out)
+    result = run_program(command, folder, environment({**config, "out": str(out)}, threads), out)
     return {**result, "trace_mb": sum(f.stat().st_size for f in trace.rglob("*")) / 1e6}
 
 
@@ -169,7 +107,7 @@ def infer_invariants(config: dict[str, Any], path: Path) -> Path:
     """Run the first two stages of TrainCheck: trace a good run completely, infer invariants from the trace."""
     with scratch() as folder:
         _collect("full", None, config, 1, folder)
-        infer = str(VENVS["traincheck"][0] / "bin/traincheck-infer")
+        infer = str(PEERS["traincheck"][0] / "bin/traincheck-infer")
         command = [infer, "-f", str(folder / "trace"), "-o", str(path)]
         subprocess.run(command, cwd=folder, check=True, timeout=RUN_LIMIT_S, capture_output=True)
     return path

@@ -6,7 +6,6 @@ python bench/robustness/run.py [--only kills|faults|disk|mutations] [--seed N] [
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -16,11 +15,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-RESULTS = ROOT / "bench" / "results"
-README = HERE / "README.md"
-BEGIN, END = "<!-- figures: written by run.py --write-readme -->", "<!-- end of figures -->"
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from harness import RESULTS, find_commit, keep_results, write_figures
+
 CONFINED = "HOLDFAST_BENCH_CONFINED"
 PARTS = ("kills", "faults", "disk", "mutations")
 
@@ -42,9 +39,8 @@ def main() -> int:
         import mutations
 
         return 1 if mutations.repeat(options.seed, options.case) else 0
-    stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
-    commit = _commit()  # the commit that is measured, which may differ from the one at the end
-    store = RESULTS / f"robustness-{stamp}"
+    commit = find_commit()  # the commit that is measured, which may differ from the one at the end
+    store = RESULTS / f"robustness-inputs-{time.strftime('%Y-%m-%d_%H-%M-%S')}"
     parts = {part: _run_part(part, options, store) for part in PARTS if not options.only or part in options.only}
     facts = {
         "date": time.strftime("%Y-%m-%d"),
@@ -52,21 +48,15 @@ def main() -> int:
         "seed": options.seed,
         "user": "root" if os.geteuid() == 0 else "an ordinary user",
     }
-    text = json.dumps(
-        {"facts": facts, **{name: part["figures"] for name, part in parts.items()}}, indent=1, default=str
-    )
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / f"robustness-{stamp}.json").write_text(text)
-    if options.json:
-        options.json.write_text(text)
+    figures = {name: part["figures"] for name, part in parts.items()}
+    keep_results("robustness", {"facts": facts, **figures}, options.json)
     table = _format_table(parts, facts)
     print(table)
     for part in parts.values():
         for line in part["broken"]:
             print(line)
     if options.write_readme:
-        whole = README.read_text()
-        README.write_text(whole[: whole.index(BEGIN) + len(BEGIN)] + f"\n\n{table}\n\n" + whole[whole.index(END) :])
+        write_figures(Path(__file__).parent / "README.md", table)
     return 1 if options.check and any(part["broken"] for part in parts.values()) else 0
 
 
@@ -145,13 +135,6 @@ def _describe_violation(what: str) -> str:
 def _format_table(parts: dict[str, dict[str, Any]], facts: dict[str, Any]) -> str:
     head = f"Measured {facts['date']} at commit {facts['commit']}, seed {facts['seed']}, as {facts['user']}.\n\n| what | figure |\n|---|---|"
     return "\n".join([head, *(f"| {name} | {value} |" for part in parts.values() for name, value in part["rows"])])
-
-
-def _commit() -> str:
-    done = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

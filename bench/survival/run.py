@@ -24,11 +24,10 @@ import psutil
 
 from holdfast.simulator import injection
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from harness import keep_results, write_figures
+
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-RESULTS = ROOT / "bench" / "results"
-README = HERE / "README.md"
-BEGIN, END = "<!-- figures: written by run.py --write-readme -->", "<!-- end of figures -->"
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 ROOM = 400
 """Megabytes that can leak before the process is killed."""
@@ -69,16 +68,11 @@ def main() -> int:
     }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="holdfast-survival-") as scratch:
         rows, facts = compare(settings, Path(scratch))
-    text = json.dumps({"facts": facts, "rows": [asdict(row) for row in rows]}, indent=1)
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / f"survival-{time.strftime('%Y-%m-%d_%H-%M-%S')}.json").write_text(text)
-    if options.json:
-        options.json.write_text(text)
+    keep_results("survival", {"facts": facts, "rows": [asdict(row) for row in rows]}, options.json)
     table = as_table(rows, facts)
     print(table)
     if options.write_readme:
-        whole = README.read_text()
-        README.write_text(whole[: whole.index(BEGIN) + len(BEGIN)] + f"\n\n{table}\n\n" + whole[whole.index(END) :])
+        write_figures(HERE / "README.md", table)
     ours = next(row for row in rows if row.contender.startswith("Holdfast"))
     return 1 if options.check and not (ours.finished and ours.identical) else 0
 

@@ -20,7 +20,7 @@ from holdfast.storage.folder import RunFolder, parse_rank_file_name
 from holdfast.storage.safe_files import HardLinkedFile, open_handle, open_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 MAX_LINE = 1 << 20
@@ -186,33 +186,78 @@ def rank_of(path: Path) -> tuple[int, bool]:
 
 def replay(run: RunFolder | Path) -> Iterator[Entry]:
     """Return every event of a run in order: those of the supervisor, merged with those of the ranks in each attempt."""
-    run = run if isinstance(run, RunFolder) else RunFolder(run)
-    if not os.path.isfile(run.journal):  # noqa: PTH113 - also False without access permission
-        raise JournalUnreadable(f"{run.path} has no journal.", next_step="pass a run folder", look_at=str(run.path))
-    attempt = attempts = 0
-    budget = _Budget(run.path)
-    ranks = _PeekableEntries(iter(()))
-    for event in _read_journal(run.journal, budget):
-        if isinstance(event, events.RunStarted) and event.schema > events.SCHEMA:
+    return follow(run).read()
+
+
+def follow(run: RunFolder | Path) -> Follower:
+    """Return a reader that continues where it stopped: each `read` returns what was recorded since the last one."""
+    return Follower(run if isinstance(run, RunFolder) else RunFolder(run))
+
+
+class Follower:
+    """Reads the record of a run as it grows. What was read is not read again."""
+
+    def __init__(self, run: RunFolder) -> None:
+        if not os.path.isfile(run.journal):  # noqa: PTH113 - also False without access permission
+            raise JournalUnreadable(f"{run.path} has no journal.", next_step="pass a run folder", look_at=str(run.path))
+        self._run = run
+        self._budget = _Budget(run.path)
+        self._journal = Tail(run.journal, MAX_SUPERVISOR_BYTES)
+        self._ranks: dict[Path, Tail] = {}
+        """The event files of the current attempt."""
+        self._attempt = self._attempts = 0
+
+    def read(self) -> Iterator[Entry]:
+        """Yield the events since the last call. Call it again only after the iterator is exhausted."""
+        ranks = self._read_ranks()
+        for event in _read_all(self._journal, self._budget):
+            if isinstance(event, events.RunStarted):
+                self._refuse_newer_schema(event)
+            if isinstance(event, (events.AttemptStarted, events.AttemptEnded, events.RunContinued)):
+                yield from ranks.remaining()
+            else:
+                yield from ranks.until(event.at)
+            if isinstance(event, events.AttemptStarted):
+                self._start_attempt(event)
+                ranks = self._read_ranks()
+            yield Entry(event, self._attempt)
+        yield from ranks.remaining()
+        if self._journal.trouble is not None:  # unlike the file of a rank, the supervisor's must be readable
             raise JournalUnreadable(
-                f"{run.journal} has schema version {event.schema}; this version of Holdfast supports up to {events.SCHEMA}.",
+                f"{self._journal.path} cannot be read: {self._journal.trouble}.",
+                next_step="pass a run folder that you have permission to read",
+                look_at=str(self._journal.path),
+            )
+
+    def _refuse_newer_schema(self, started: events.RunStarted) -> None:
+        if started.schema > events.SCHEMA:
+            raise JournalUnreadable(
+                f"{self._run.journal} has schema version {started.schema}; this version of Holdfast supports up to {events.SCHEMA}.",
                 next_step="use the version of Holdfast that wrote it, or a newer one",
             )
-        if isinstance(event, events.AttemptStarted):
-            yield from ranks.remaining()
-            attempt, attempts = event.attempt, attempts + 1
-            if attempts > MAX_ATTEMPTS:
-                raise JournalUnreadable(
-                    f"{run.journal} contains more than {MAX_ATTEMPTS:,} attempts, which Holdfast never writes.",
-                    next_step="pass an unmodified run folder",
-                )
-            ranks = _PeekableEntries(_merge_ranks(run, attempt, budget))
-        elif isinstance(event, (events.AttemptEnded, events.RunContinued)):
-            yield from ranks.remaining()
-        else:
-            yield from ranks.until(event.at)
-        yield Entry(event, attempt)
-    yield from ranks.remaining()
+
+    def _start_attempt(self, started: events.AttemptStarted) -> None:
+        self._attempt, self._attempts, self._ranks = started.attempt, self._attempts + 1, {}
+        if self._attempts > MAX_ATTEMPTS:
+            raise JournalUnreadable(
+                f"{self._run.journal} contains more than {MAX_ATTEMPTS:,} attempts, which Holdfast never writes.",
+                next_step="pass an unmodified run folder",
+            )
+
+    def _read_ranks(self) -> _PeekableEntries:
+        """Return what the processes of the current attempt have recorded since the last call, in order of time."""
+        if not self._attempt:
+            return _PeekableEntries(iter(()))
+        folder = self._run.attempt(self._attempt)
+        files = [folder.interpreters, *folder.rank_files()]
+        chunk = min(CHUNK_BYTES, max(MIN_CHUNK_BYTES, MAX_HELD_BYTES // len(files)))
+        streams = [self._read_rank(path, folder.interpreters, chunk) for path in files]
+        return _PeekableEntries(heapq.merge(*streams, key=lambda entry: entry.event.at))
+
+    def _read_rank(self, path: Path, interpreters: Path, chunk: int) -> Iterator[Entry]:
+        rank, primary = (None, True) if path == interpreters else rank_of(path)
+        tail = self._ranks.setdefault(path, Tail(path))
+        return (Entry(event, self._attempt, rank, primary) for event in _read_all(tail, self._budget, chunk))
 
 
 class _PeekableEntries:
@@ -247,34 +292,9 @@ class _Budget:
             )
 
 
-def _merge_ranks(run: RunFolder, attempt: int, budget: _Budget) -> Iterator[Entry]:
-    folder = run.attempt(attempt)
-    files = folder.rank_files()
-    chunk = min(CHUNK_BYTES, max(MIN_CHUNK_BYTES, MAX_HELD_BYTES // (len(files) + 1)))
-    interpreters = _read_all(Tail(folder.interpreters), budget, chunk)
-    streams: list[Iterable[Entry]] = [(Entry(event, attempt) for event in interpreters)]
-    streams += [_read_rank(path, attempt, budget, chunk) for path in files]
-    return heapq.merge(*streams, key=lambda entry: entry.event.at)
-
-
-def _read_rank(path: Path, attempt: int, budget: _Budget, chunk: int) -> Iterator[Entry]:
-    rank, primary = rank_of(path)
-    return (Entry(event, attempt, rank, primary) for event in _read_all(Tail(path), budget, chunk))
-
-
-def _read_journal(path: Path, budget: _Budget) -> Iterator[events.AnyEvent]:
-    """Read the supervisor's journal. Unlike the file of a rank, it must be readable."""
-    tail = Tail(path, MAX_SUPERVISOR_BYTES)
-    yield from _read_all(tail, budget)
-    if tail.trouble is not None:
-        raise JournalUnreadable(
-            f"{path} cannot be read: {tail.trouble}.",
-            next_step="pass a run folder that you have permission to read",
-            look_at=str(path),
-        )
-
-
 def _read_all(tail: Tail, budget: _Budget, chunk: int = CHUNK_BYTES) -> Iterator[events.AnyEvent]:
+    """Yield the events up to the present end of a file."""
+    tail.at_end = False
     while not tail.at_end:
         before = tail.position
         yield from tail.read(chunk)

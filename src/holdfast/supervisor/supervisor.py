@@ -79,11 +79,13 @@ START_RETRY_S = 5.0
 
 @dataclass
 class Deps:
-    """The machine and clocks that a supervisor uses; tests replace them."""
+    """The machine, clocks, terminal and processes that a supervisor uses; tests replace them."""
 
     machine: Machine = field(default_factory=this_machine)
     clock: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
+    open_terminal: Callable[[], Terminal] = Terminal
+    start_child: Callable[..., ChildProcess] = ChildProcess.start
 
 
 def start(run: RunFolder, plan: Plan, listeners: Sequence[Listener] = (), deps: Deps | None = None) -> Verdict:
@@ -238,7 +240,7 @@ class Supervisor:
 
     def run_attempts(self, first: events.Resume | None, *, finished: bool = False) -> Verdict:
         try:
-            with Terminal() as terminal, self._keep_awake() as awake:
+            with self._deps.open_terminal() as terminal, self._keep_awake() as awake:
                 if awake is not None:
                     self._recorder.record(
                         events.SupervisorNote(
@@ -417,7 +419,7 @@ class Supervisor:
         """Start the command. Retry after a pause if the system temporarily cannot create a process."""
         for left in reversed(range(MAX_STARTS)):
             try:
-                return ChildProcess.start(
+                return self._deps.start_child(
                     command,
                     cwd=Path(self._plan.cwd),
                     env=environ,
