@@ -11,8 +11,9 @@ from holdfast.schema.events import AttemptEnded
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.diagnosis.run_state import RunState
-    from holdfast.schema.verdicts import Finding
+    from holdfast.diagnosis.rule import Finding, RunState
+
+__all__ = ["AttemptEnded", "signature_rule"]
 
 
 def signature_rule(
@@ -22,7 +23,7 @@ def signature_rule(
 
     def judge(state: RunState) -> Finding | None:
         failure = find_failure(state)
-        line = match_exception(failure, *patterns) if failure is not None else None
-        return report(state, failure, line) if failure is not None and line is not None else None
+        line = match_exception(failure, *patterns) if failure else None
+        return report(state, failure, line) if failure and line else None
 
     return Rule(kind="exit", on=(AttemptEnded,), judge=judge, **traits)

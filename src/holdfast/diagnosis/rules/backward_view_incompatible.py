@@ -20,17 +20,13 @@ Sources: pytorch#142344, pytorch#143196, pytorch#140902, pytorch#188371, ultraly
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.exits import describe_position, exception_words
 from holdfast.diagnosis.rule import Case, Finding, RunState
-from holdfast.diagnosis.signature import signature_rule
+from holdfast.diagnosis.signature import AttemptEnded, signature_rule
 from holdfast.diagnosis.versions import newer_torch, newest_torch, on_mps
 from holdfast.testing.histories import trains
 from holdfast.testing.signatures import on_mac, raises
-
-if TYPE_CHECKING:
-    from holdfast.schema.events import AttemptEnded
 
 _PATTERN = r"view size is not compatible with input tensor's size and stride"
 _FRAME = re.compile(r"^\s*File \"")

@@ -13,15 +13,10 @@ it would fail the same way.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.diagnosis.exits import describe_position
 from holdfast.diagnosis.rule import Case, Finding, RunState
-from holdfast.diagnosis.signature import signature_rule
+from holdfast.diagnosis.signature import AttemptEnded, signature_rule
 from holdfast.testing.histories import TRACEBACK, ended
-
-if TYPE_CHECKING:
-    from holdfast.schema.events import AttemptEnded
 
 _PATTERNS = (
     r"No space left on device",

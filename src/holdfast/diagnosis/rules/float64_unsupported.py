@@ -15,16 +15,11 @@ Sources: pytorch#122602.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.diagnosis.exits import describe_position, exception_words
 from holdfast.diagnosis.rule import Case, Finding, RunState
-from holdfast.diagnosis.signature import signature_rule
+from holdfast.diagnosis.signature import AttemptEnded, signature_rule
 from holdfast.testing.histories import ended
 from holdfast.testing.signatures import on_mac, raises
-
-if TYPE_CHECKING:
-    from holdfast.schema.events import AttemptEnded
 
 _PATTERN = r"Cannot convert a MPS Tensor to float64"
 

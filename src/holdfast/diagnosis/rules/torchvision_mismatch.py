@@ -20,17 +20,13 @@ Sources: pytorch/vision#9077, pytorch/vision#8289, pytorch/vision#6725, ultralyt
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.exits import describe_position
 from holdfast.diagnosis.rule import Case, Finding, RunState
-from holdfast.diagnosis.signature import signature_rule
+from holdfast.diagnosis.signature import AttemptEnded, signature_rule
 from holdfast.diagnosis.versions import format_version, torchvision_for, versions_of
 from holdfast.testing.histories import ended, losses, trains
 from holdfast.testing.signatures import raises
-
-if TYPE_CHECKING:
-    from holdfast.schema.events import AttemptEnded
 
 _WORDS = (
     r"operator torchvision::\w+ does not exist",

@@ -22,15 +22,11 @@ Sources: kohya-ss/sd-scripts#603; torch's `MPSAllocator.mm`.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.rule import Case, Finding, RunState
-from holdfast.diagnosis.signature import signature_rule
+from holdfast.diagnosis.signature import AttemptEnded, signature_rule
 from holdfast.testing.histories import ended
 from holdfast.testing.signatures import on_mac, raises
-
-if TYPE_CHECKING:
-    from holdfast.schema.events import AttemptEnded
 
 _WORDS = r"invalid (?:low|high) watermark ratio ([\d.]+)"
 HIGH, LOW = "PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK_RATIO"

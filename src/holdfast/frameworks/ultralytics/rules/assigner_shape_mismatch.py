@@ -33,13 +33,12 @@ from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.exits import describe_position, exception_words
 from holdfast.diagnosis.rule import Case, Finding, RunState
-from holdfast.diagnosis.signature import signature_rule
+from holdfast.diagnosis.signature import AttemptEnded, signature_rule
 from holdfast.diagnosis.versions import newest_torch, on_mps
 from holdfast.testing.histories import ended, losses, trains
 from holdfast.testing.signatures import on_mac, raises, unknown_machine
 
 if TYPE_CHECKING:
-    from holdfast.schema.events import AttemptEnded
     from holdfast.schema.verdicts import Confidence
 
 _PATTERNS = (

@@ -19,17 +19,13 @@ Sources: ultralytics#12999, ultralytics#14658, ultralytics#7807, ultralytics/hub
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.exits import describe_position, exception_words
 from holdfast.diagnosis.rule import Case, Finding, RunState
-from holdfast.diagnosis.signature import signature_rule
+from holdfast.diagnosis.signature import AttemptEnded, signature_rule
 from holdfast.diagnosis.versions import newest_torch
 from holdfast.testing.histories import losses
 from holdfast.testing.signatures import on_mac, raises
-
-if TYPE_CHECKING:
-    from holdfast.schema.events import AttemptEnded
 
 _PATTERN = r"Trying to create tensor with negative dimension -\d+"
 _PREPROCESS = re.compile(r"ultralytics/utils/loss\.py\", line \d+, in preprocess")
