@@ -64,18 +64,32 @@ def window(first: int, last: int, mean: float, *, zeros: int = 0, nonfinite: int
     return [events.Steps(at=float(last), first=first, last=last, seconds=1.0, loss=spread)]
 
 
+def sample(
+    now: float,
+    *,
+    available: float = 10.0,
+    swap: float = 0.0,
+    swap_in: float | None = None,
+    load: float | None = None,
+    cpu: float | None = None,
+    rss: float = 2.0,
+) -> events.Sample:
+    """Make one sample of the machine; amounts are in GiB."""
+    return events.Sample(
+        at=now,
+        rss=int(rss * GIB),
+        processes=1,
+        available=int(available * GIB),
+        swap=int(swap * GIB),
+        swap_in=None if swap_in is None else int(swap_in * GIB),
+        disk_free=100 * GIB,
+        load=load,
+        cpu=cpu,
+    )
+
+
 def memory(available: float, *, rss: float = 2.0, swap: float = 0.0) -> list[events.AnyEvent]:
-    """Make one memory sample; amounts are in GiB."""
-    return [
-        events.Sample(
-            at=50.0,
-            rss=int(rss * GIB),
-            processes=1,
-            available=int(available * GIB),
-            swap=int(swap * GIB),
-            disk_free=100 * GIB,
-        )
-    ]
+    return [sample(50.0, available=available, rss=rss, swap=swap)]
 
 
 def ended(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from holdfast.schema import events
+from holdfast.testing.histories import trains
 
 SGD = 0.01
 
@@ -73,18 +76,7 @@ def stuck(
 
 
 def two_ranks() -> list[events.AnyEvent]:
-    return [
-        events.ProbeAttached(
-            at=0.3,
-            schema=1,
-            pid=100,
-            rank=0,
-            world_size=2,
-            python="3.11.7",
-            executable="/venv/bin/python",
-            torch="2.13.0",
-        )
-    ]
+    return [msgspec.structs.replace(trains()[-1], world_size=2)]
 
 
 def checksums(step: int, *values: str) -> list[events.AnyEvent]:

@@ -11,7 +11,7 @@ from holdfast.testing.histories import started, trains
 from holdfast.testing.series import FRAMEWORK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
 MACHINE = 16.0
 
@@ -103,37 +103,4 @@ def epochs(*seconds: float) -> list[events.AnyEvent]:
     for number, duration in enumerate(seconds, 1):
         now += duration
         history.append(epoch(number, now, duration))
-    return history
-
-
-def sample(
-    now: float,
-    *,
-    available: float = 10.0,
-    swap: float = 0.0,
-    swap_in: float | None = None,
-    load: float | None = None,
-    cpu: float | None = None,
-    rss: float = 2.0,
-) -> events.Sample:
-    return events.Sample(
-        at=now,
-        rss=int(rss * GIB),
-        processes=1,
-        available=int(available * GIB),
-        swap=int(swap * GIB),
-        swap_in=None if swap_in is None else int(swap_in * GIB),
-        disk_free=100 * GIB,
-        load=load,
-        cpu=cpu,
-    )
-
-
-def flat(*parts: Iterable[events.AnyEvent] | events.AnyEvent) -> list[events.AnyEvent]:
-    history: list[events.AnyEvent] = []
-    for part in parts:
-        if isinstance(part, events.Event):
-            history.append(part)
-        else:
-            history.extend(part)
     return history

@@ -97,13 +97,3 @@ def schedule(name: str, *, step: int, planned: int | None, done: int) -> list[ev
 
 def note(code: events.NoteCode, detail: str = "") -> list[events.AnyEvent]:
     return [events.ProbeNote(at=1.0, what="a note", detail=detail, code=code)]
-
-
-def moved(count: int, *, of: int = 10, step: int = 1) -> list[events.AnyEvent]:
-    """Make one check of the weights."""
-    return [events.WeightUpdates(at=float(step), step=step, checked=of, of=of, moved=count)]
-
-
-def gradients(norm: float, *, step: int = 1) -> list[events.AnyEvent]:
-    """Make one sample of the gradients."""
-    return [events.Gradients(at=float(step), step=step, norm=norm, tensors=10, zero=0 if norm else 10)]

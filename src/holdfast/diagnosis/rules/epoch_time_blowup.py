@@ -52,8 +52,8 @@ from holdfast.diagnosis.rule import Case, Finding, Limits, Rule, RunState, Sever
 from holdfast.diagnosis.slowdown import Cause, Slowdown, find_causes
 from holdfast.schema import events
 from holdfast.schema.units import duration
-from holdfast.testing.histories import started, trains
-from holdfast.testing.resources import epoch, epochs, sample
+from holdfast.testing.histories import sample, trains
+from holdfast.testing.resources import epoch, epochs
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.aggregators.timing import Timing
@@ -197,7 +197,7 @@ def _epochs(
     *seconds: float, swap: float = 0.0, wait: float = 0.1, load: float = 0.2, own: float = 1.0
 ) -> list[events.AnyEvent]:
     """Return epochs of 100 steps with all measurements. `swap`, `wait`, `load` and `own` apply to the last epoch."""
-    history, now, cpu, step = [*started(), *trains()], 0.0, 0.0, 0
+    history, now, cpu, step = trains(), 0.0, 0.0, 0
     for number, epoch_seconds in enumerate(seconds, 1):
         last = number == len(seconds)
         for part in range(10):
@@ -230,7 +230,7 @@ def _epochs(
 
 def _windows(*step_times: float, swap: tuple[events.AnyEvent, ...] = ()) -> list[events.AnyEvent]:
     """Return a loop without epochs, about 80 s at each step time."""
-    history, now, step = [*started(), *trains()], 0.0, 0
+    history, now, step = trains(), 0.0, 0
     for number, step_time in enumerate(step_times):
         for _ in range(max(5, round(80.0 / step_time))):
             step += 1

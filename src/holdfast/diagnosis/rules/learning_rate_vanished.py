@@ -34,7 +34,8 @@ from holdfast.diagnosis.loss_semantics import has_single_optimizer, uses_loader
 from holdfast.diagnosis.rule import AttemptState, Case, Finding, Limits, Rule, RunState
 from holdfast.schema import events
 from holdfast.testing.histories import ended, trains
-from holdfast.testing.series import epoch, moved, schedule, steps
+from holdfast.testing.relations import weight_updates
+from holdfast.testing.series import epoch, schedule, steps
 
 LIMITS = {
     "steps": 100,
@@ -165,7 +166,12 @@ RULE = Rule(
             None,
             steps(*[1.0] * 600, rate=[*[0.1] * 300, *[4e-7] * 300]),
         ),
-        Case("an optimizer that does not use the learning rate", None, moved(9), steps(*[2.3] * 150, rate=0.0)),
+        Case(
+            "an optimizer that does not use the learning rate",
+            None,
+            weight_updates(1, checked=10, moved=9),
+            steps(*[2.3] * 150, rate=0.0),
+        ),
         Case("two optimizers, one of which is idle", None, steps(*[2.3] * 150, rate=0.0, other_steps={"Adam#2": 1})),
         Case("a smoke test of a few steps", None, steps(*[2.3] * 5, rate=0.0), ended(0, last_step=5)),
     ],

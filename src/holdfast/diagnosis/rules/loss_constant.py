@@ -44,7 +44,8 @@ from holdfast.diagnosis.loss_semantics import has_single_optimizer, is_positive
 from holdfast.diagnosis.rule import AttemptState, Case, Finding, Rule, RunState, Severity
 from holdfast.schema import events
 from holdfast.testing.histories import ended, started, trains, window
-from holdfast.testing.series import gradients, moved, steps
+from holdfast.testing.relations import sample, weight_updates
+from holdfast.testing.series import steps
 
 LIMITS = {"steps": 50, "steps_of_a_whole_run": 20, "steps_of_few_digits": 500, "steps_later": 200}
 RISING_RATE_FACTOR = 10
@@ -138,7 +139,7 @@ def has_few_digits(value: float) -> bool:
     return float(f"{rounded:.9g}") == value
 
 
-STUCK = [*moved(0), *gradients(0.4)]
+STUCK = [*weight_updates(1, checked=10, moved=0), *sample(1, norm=0.4, tensors=10, zero=0)]
 RULE = Rule(
     kind="learning",
     on=(events.Step, events.Steps, events.AttemptEnded),
@@ -154,10 +155,22 @@ RULE = Rule(
             STUCK,
             steps(*[2.302585] * 50),
         ),
-        Case("every gradient is zero", "fatal", moved(3), gradients(0.0), steps(*[0.693147182] * 50)),
+        Case(
+            "every gradient is zero",
+            "fatal",
+            weight_updates(1, checked=10, moved=3),
+            sample(1, norm=0.0, tensors=10, zero=10),
+            steps(*[0.693147182] * 50),
+        ),
         Case("a run of 20 steps that finished", "fatal", STUCK, steps(*[2.302585] * 20), ended(0, last_step=20)),
         Case("weights were not checked", "warn", steps(*[2.302585] * 60)),
-        Case("weights change nevertheless", "note", moved(9), gradients(0.3), steps(*[2.302585] * 60)),
+        Case(
+            "weights change nevertheless",
+            "note",
+            weight_updates(1, checked=10, moved=9),
+            sample(1, norm=0.3, tensors=10, zero=0),
+            steps(*[2.302585] * 60),
+        ),
         Case(
             "a network that is dead after a loss spike",
             "warn",

@@ -29,8 +29,7 @@ from holdfast.diagnosis.remedy_ids import LIGHTER_VALIDATION
 from holdfast.diagnosis.rule import Case, Finding, Limits, Rule, RunState
 from holdfast.schema import events
 from holdfast.schema.units import GIB, size
-from holdfast.testing.histories import started, trains
-from holdfast.testing.resources import sample
+from holdfast.testing.histories import sample, trains
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.aggregators.memory import EvaluationMemory
@@ -82,7 +81,7 @@ def _find_spike(evaluation: EvaluationMemory, limits: Limits) -> tuple[int, int,
 
 
 def _make_evaluations(times: int, training: float, during: float, *, others: float = 2.0) -> list[events.AnyEvent]:
-    history = [*started(), *trains()]
+    history = trains()
     for n in range(times):
         now = 1000.0 * n
         for windows, rss in ((range(100, 800, 100), training), (range(820, 980, 40), during)):
