@@ -7,8 +7,8 @@ import math
 import msgspec
 import pytest
 
-from holdfast.diagnosis.aggregators import LearningRates, Losses, Metrics
-from holdfast.diagnosis.aggregators.metrics import best_of, is_known_score, is_score, over_attempts
+from holdfast.diagnosis.aggregators.losses import LearningRates, Losses
+from holdfast.diagnosis.aggregators.metrics import Metrics, best_of, is_known_score, is_score, over_attempts
 from holdfast.diagnosis.engine import Engine
 from holdfast.diagnosis.rules.loss_constant import has_few_digits
 from holdfast.diagnosis.run_state import RunState

@@ -209,7 +209,7 @@ def _add_forecast(state: RunState, leak: Leak, limit: Limit | None, limits: Mapp
 
 
 def _continues(memory: Memory, leak: Leak) -> bool | None:
-    """Return whether the current epoch continues the growth of the epochs before it; None if it is too short to know."""
+    """Return whether the current epoch continues the growth (a cache may just be full); None if it is too short to know."""
     newest, evaluated = memory.epochs[-1], list(memory.evaluations)[-1:]
     windows = [
         window for window in memory.windows if window.step > newest.last and not is_in_evaluation(window.at, evaluated)

@@ -31,21 +31,15 @@ class LossCurve:
     constant: bool
     steps: int
 
-    @property
-    def fall(self) -> float:
-        """The fall as a fraction of the first loss; negative if the loss rose."""
-        return (self.first - self.late) / abs(self.first) if self.first and math.isfinite(self.late) else 0.0
-
 
 def loss_curve(losses: Sequence[float]) -> LossCurve:
     first, last = losses[0], losses[-max(3, len(losses) // 4) :]
     finite = all(math.isfinite(loss) for loss in losses)
     late = median(last) if finite else math.nan
-    fallen = finite and first - late >= CLEAR * abs(first) and max(last) < first
-    constant = finite and max(losses) - min(losses) <= NOTHING * abs(first)
-    return LossCurve(
-        first, late, fallen and len(losses) >= MIN_COUNT, constant and len(losses) >= MIN_COUNT, len(losses)
-    )
+    enough = finite and len(losses) >= MIN_COUNT
+    clear = enough and first - late >= CLEAR * abs(first) and max(last) < first
+    constant = enough and max(losses) - min(losses) <= NOTHING * abs(first)
+    return LossCurve(first, late, clear, constant, len(losses))
 
 
 def same_curve(one: Sequence[float], other: Sequence[float]) -> str:

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from holdfast import frameworks
-from holdfast.diagnosis import aggregators
+from holdfast.diagnosis.aggregators.batches import Batches
+from holdfast.diagnosis.aggregators.checkpoints import CheckpointSaves, Snapshots
+from holdfast.diagnosis.aggregators.gradients import Gradients
+from holdfast.diagnosis.aggregators.losses import LearningRates, Losses
+from holdfast.diagnosis.aggregators.memory import Memory
+from holdfast.diagnosis.aggregators.metrics import Metrics
+from holdfast.diagnosis.aggregators.timing import Timing
+from holdfast.diagnosis.aggregators.weights import Weights
 from holdfast.diagnosis.series import Series, span_of
 from holdfast.schema import events
 from holdfast.schema.devices import NO_DEVICE, parse_device
@@ -20,7 +27,6 @@ from holdfast.schema.verdicts import Action
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from holdfast.diagnosis.aggregators import Metrics
     from holdfast.schema.devices import Device
     from holdfast.schema.verdicts import Decision, Finding, Severity
     from holdfast.storage.journal import Entry
@@ -51,16 +57,16 @@ class AttemptState:
         """Epochs done before this attempt, if the count restarts in each attempt; None if unknown."""
         self.epoch: int | None = None
         self.planned_epochs: int | None = None
-        self.losses = aggregators.Losses()
-        self.gradients = aggregators.Gradients()
-        self.weights = aggregators.Weights()
-        self.batches = aggregators.Batches()
-        self.metrics = aggregators.Metrics()
-        self.rates = aggregators.LearningRates()
-        self.saves = aggregators.CheckpointSaves()
-        self.pace = aggregators.Timing()
-        self.memory = aggregators.Memory()
-        self.snapshots = aggregators.Snapshots()
+        self.losses = Losses()
+        self.gradients = Gradients()
+        self.weights = Weights()
+        self.batches = Batches()
+        self.metrics = Metrics()
+        self.rates = LearningRates()
+        self.saves = CheckpointSaves()
+        self.pace = Timing()
+        self.memory = Memory()
+        self.snapshots = Snapshots()
         self.printed: dict[str, events.OutputMatched] = {}
         """Lines of output that match a rule's `words`: rule -> the newest line."""
         self.notes: list[events.ProbeNote] = []
@@ -93,7 +99,7 @@ class AttemptState:
 
     @property
     def resumed(self) -> events.Resume | None:
-        """The point from which this attempt resumed: first of all, what the process itself reports."""
+        """The point from which this attempt resumed. The process may report another snapshot than the supervisor knew of."""
         restored = self.snapshots.restored
         if restored is None:
             return self.started.resume
@@ -320,14 +326,9 @@ def _fold_finding(attempt: AttemptState, event: events.FindingMade) -> None:
     attempt.findings_left_out += _append_bounded(attempt.findings, finding, MAX_FINDINGS)
 
 
-def _fold_printed(attempt: AttemptState, event: events.OutputMatched) -> None:
-    if len(attempt.printed) < MAX_KEPT or event.rule in attempt.printed:
-        attempt.printed[event.rule] = event
-
-
-def _fold_reloaded(attempt: AttemptState, event: events.Reloaded) -> None:
-    if len(attempt.reloaded) < MAX_KEPT or event.path in attempt.reloaded:
-        attempt.reloaded[event.path] = event
+def _put_bounded(items: dict[str, Any], key: str, item: Any) -> None:
+    if len(items) < MAX_KEPT or key in items:
+        items[key] = item
 
 
 def _fold_ended(attempt: AttemptState, event: events.AttemptEnded) -> None:
@@ -387,7 +388,7 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
     events.Schedule: (lambda attempt, event: attempt.rates.schedules.update({event.scheduler: event}),),
     events.Saved: (
         lambda attempt, event: attempt.saves.fold(event),
-        lambda attempt, event: attempt.pace.fold_saved(event),
+        lambda attempt, event: attempt.pace.fold_pause(event, "saving"),
     ),
     events.Snapshot: (lambda attempt, event: attempt.snapshots.fold(event),),
     events.SnapshotFailed: (lambda attempt, event: setattr(attempt.snapshots, "failed", event),),
@@ -399,13 +400,13 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
         lambda attempt, event: attempt.memory.fold_sample(event, attempt.last_step, attempt.epoch),
         lambda attempt, event: attempt.pace.fold_sample(event),
     ),
-    events.Slept: (lambda attempt, event: attempt.pace.fold_slept(event),),
+    events.Slept: (lambda attempt, event: attempt.pace.fold_pause(event, "slept"),),
     events.ProbeNote: (lambda attempt, event: attempt.notes.append(event) if len(attempt.notes) < MAX_NOTES else None,),
-    events.OutputMatched: (_fold_printed,),
+    events.OutputMatched: (lambda attempt, event: _put_bounded(attempt.printed, event.rule, event),),
     events.Suspended: (lambda attempt, _event: setattr(attempt, "suspended", True),),
     events.Continued: (
         lambda attempt, _event: setattr(attempt, "suspended", False),
-        lambda attempt, event: attempt.pace.fold_continued(event),
+        lambda attempt, event: attempt.pace.fold_pause(event, "suspended"),
     ),
     events.Signalled: (lambda attempt, event: _append_bounded(attempt.signals, event, MAX_KEPT),),
     events.NoProgress: (lambda attempt, event: setattr(attempt, "no_progress", event),),
@@ -413,7 +414,7 @@ _FOLDS: dict[type[events.Event], tuple[Fold, ...]] = {
     events.FindingMade: (_fold_finding,),
     events.AttemptEnded: (_fold_ended,),
     events.CheckpointsBackedUp: (lambda attempt, event: setattr(attempt, "backed_up", event),),
-    events.Reloaded: (_fold_reloaded,),
+    events.Reloaded: (lambda attempt, event: _put_bounded(attempt.reloaded, event.path, event),),
     events.DecisionMade: (_fold_decision,),
 }
 

@@ -25,7 +25,7 @@ from holdfast.diagnosis.stages import (
     result_of,
     verdict_of,
 )
-from holdfast.remedies.apply import apply_changes
+from holdfast.remedies import apply_changes
 from holdfast.remedies.policy import is_over
 from holdfast.schema import events
 from holdfast.schema.errors import PlanInvalid, RunIsOver, UsageError

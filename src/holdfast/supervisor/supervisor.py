@@ -30,8 +30,7 @@ from holdfast.process.child_process import ChildProcess
 from holdfast.process.process_identity import AttemptProcesses, ProcessIdentity, pid_space, read_identity
 from holdfast.process.sensors import ClockWatch, Sensors
 from holdfast.process.terminal import Terminal
-from holdfast.remedies import remedy_for
-from holdfast.remedies.apply import apply_changes
+from holdfast.remedies import apply_changes, remedy_for
 from holdfast.remedies.policy import (
     after_end,
     corrupt_from_of_last_attempt,

@@ -76,10 +76,6 @@ class Period:
         self.least_available = event.available if least is None else min(least, event.available)
         self.most_swap = max(self.most_swap, event.swap)
 
-    def add_pause(self, pause: Pause) -> None:
-        if len(self.pauses) < MAX_PAUSES:
-            self.pauses.append(pause)
-
     def paused(self, *what: str, since: float = 0.0) -> float:
         return sum(pause.seconds for pause in self.pauses if pause.what in what and pause.at > since)
 
@@ -233,24 +229,20 @@ class Timing:
 
     def fold_evaluation(self, event: events.Evaluation) -> None:
         self.evaluation_seconds += event.seconds
-        self.paused_since += event.seconds
-        self._add_pause(Pause(event.at, event.seconds, "evaluation"))
-        per_fetch = event.seconds / max(1, event.fetches)
-        before = self._evaluation_fetch_times
-        usual = median(before) * max(1, event.fetches) if len(before) >= 3 else None
+        self.fold_pause(event, "evaluation")
+        fetches, before = max(1, event.fetches), self._evaluation_fetch_times
+        usual = median(before) * fetches if len(before) >= 3 else None
         self.evaluations.append(EvaluationTiming(event.step, event.seconds, usual))
-        before.append(per_fetch)
+        before.append(event.seconds / fetches)
 
-    def fold_saved(self, event: events.Saved) -> None:
-        self.paused_since += event.seconds
-        self._add_pause(Pause(event.at, event.seconds, "saving"))
-
-    def fold_slept(self, event: events.Slept) -> None:
-        self.slept += event.seconds
-        self._add_pause(Pause(event.at, event.seconds, "slept"))
-
-    def fold_continued(self, event: events.Continued) -> None:
-        self._add_pause(Pause(event.at, event.seconds, "suspended"))
+    def fold_pause(self, event: events.Evaluation | events.Saved | events.Slept | events.Continued, what: str) -> None:
+        if what in ("evaluation", "saving"):
+            self.paused_since += event.seconds
+        elif what == "slept":
+            self.slept += event.seconds
+        for period in (self._epoch, self._window):
+            if len(period.pauses) < MAX_PAUSES:
+                period.pauses.append(Pause(event.at, event.seconds, what))
 
     def fold_sample(self, event: events.Sample) -> None:
         self._epoch.fold_sample(event)
@@ -275,10 +267,6 @@ class Timing:
     def _epochs_after_first(self) -> list[EpochTiming]:
         """Return all epochs but the very first."""
         return list(self.epochs)[1 if len(self.epochs) == self.epochs_done else 0 :]
-
-    def _add_pause(self, pause: Pause) -> None:
-        self._epoch.add_pause(pause)
-        self._window.add_pause(pause)
 
     def _close_window(self) -> None:
         done, self._window = self._window, StepWindow()

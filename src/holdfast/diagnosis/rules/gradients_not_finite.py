@@ -26,9 +26,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.diagnosis.hints import suggest_earlier_checkpoint, suggest_lower_rate
 from holdfast.diagnosis.remedy_ids import NOT_FINITE
 from holdfast.diagnosis.rule import Case, Rule
-from holdfast.diagnosis.suggestions import suggest_earlier_checkpoint, suggest_lower_rate
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import started, trains

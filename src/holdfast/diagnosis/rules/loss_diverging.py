@@ -39,9 +39,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.aggregators.losses import EARLY, LEAP
+from holdfast.diagnosis.hints import suggest_earlier_checkpoint
 from holdfast.diagnosis.loss_semantics import has_single_optimizer, is_detector, is_positive, uses_loader
 from holdfast.diagnosis.rule import Case, Rule
-from holdfast.diagnosis.suggestions import suggest_earlier_checkpoint
 from holdfast.schema import events
 from holdfast.schema.verdicts import Finding
 from holdfast.testing.histories import started, trains

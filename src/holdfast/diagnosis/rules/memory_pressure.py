@@ -41,7 +41,7 @@ from holdfast.testing.resources import memory_history
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.diagnosis.aggregators import Memory
+    from holdfast.diagnosis.aggregators.memory import Memory
     from holdfast.diagnosis.run_state import RunState
 
 LIMITS = {

@@ -47,7 +47,7 @@ from holdfast.testing.series import FRAMEWORK, epoch, final, steps, validations
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.diagnosis.aggregators import Metrics
+    from holdfast.diagnosis.aggregators.metrics import Metrics
     from holdfast.diagnosis.run_state import AttemptState, RunState
     from holdfast.diagnosis.series import Series
     from holdfast.schema.verdicts import Severity

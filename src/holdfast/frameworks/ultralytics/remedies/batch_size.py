@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.frameworks.ultralytics.effective_batch import get_update, halve, limit_accumulation
 from holdfast.remedies import batch_size
-from holdfast.remedies.batch_size import MAX_ACCUMULATED, NOISE, SLOWER, accumulate_fewer, describe_change
-from holdfast.remedies.learning_rate import scale_rate
+from holdfast.remedies.batch_size import MAX_ACCUMULATED, NOISE, SLOWER, accumulate_fewer, describe_change, scale_rate
 from holdfast.remedies.step import Remedy, all_or_nothing, remedy_step
 
 if TYPE_CHECKING:
