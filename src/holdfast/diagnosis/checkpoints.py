@@ -30,10 +30,9 @@ def checkpoints(state: RunState) -> list[Checkpoint]:
         truncated = {file.path for file in backed_up.files if file.torn} if backed_up is not None else set()
         for path, saved in attempt.saves.by_path.items():
             fault = _find_fault(attempt, saved, truncated=path in truncated)
+            why = fault or _describe_good(attempt, saved)
             found.pop(path, None)
-            found[path] = Checkpoint(
-                path, saved.step, attempt.number, not fault, fault or _describe_good(attempt, saved)
-            )
+            found[path] = Checkpoint(path, saved.step, attempt.number, not fault, why)
     return sorted(found.values(), key=lambda checkpoint: (checkpoint.attempt, checkpoint.step))
 
 
@@ -80,11 +79,9 @@ def _describe_good(attempt: AttemptState, saved: Saved) -> str:
 
 def is_plain_loop(state: RunState) -> bool:
     """Return True for a loop of the user's own: no known framework, no use of guard, and no configured way to resume."""
-    trains = any(attempt.attached is not None for attempt in state.attempts)
-    return trains and not any(map(_can_resume_otherwise, state.attempts))
-
-
-def _can_resume_otherwise(attempt: AttemptState) -> bool:
-    snapshots = attempt.snapshots
-    guarded = snapshots.newest is not None or snapshots.failed is not None or snapshots.restored is not None
-    return attempt.framework is not None or guarded or not attempt.starts_over
+    for attempt in state.attempts:
+        snapshots = attempt.snapshots
+        is_guarded = any(event is not None for event in (snapshots.newest, snapshots.failed, snapshots.restored))
+        if attempt.framework is not None or is_guarded or not attempt.starts_over:
+            return False
+    return any(attempt.attached is not None for attempt in state.attempts)

@@ -57,13 +57,13 @@ def explain(state: RunState, reference: str | None = None) -> Explanation:
         return Explanation(["Nothing was started."], None, "unknown", [], [], [])
     finding = find_decisive(state)
     steps = _collect_next_steps(state, finding, reference)
-    failed = _has_failed(state.attempt)
+    fatal = finding if finding is not None and finding.severity == "fatal" else None
     return Explanation(
         story=_write_story(state, finding, steps),
-        cause=finding.rule if finding is not None and finding.severity == "fatal" else None,
-        confidence=finding.confidence if finding is not None and finding.severity == "fatal" else "unknown",
+        cause=fatal.rule if fatal is not None else None,
+        confidence=fatal.confidence if fatal is not None else "unknown",
         why=list(finding.evidence) if finding is not None else [],
-        unknown=_list_unknowns(state, finding, failed=failed),
+        unknown=_list_unknowns(state, finding),
         next_steps=steps,
     )
 
@@ -153,8 +153,8 @@ def _has_failed(attempt: AttemptState) -> bool:
     return ended is not None and ended.code != 0 and not was_requested
 
 
-def _list_unknowns(state: RunState, finding: Finding | None, *, failed: bool) -> list[str]:
-    attempt, ended = state.attempt, state.attempt.ended
+def _list_unknowns(state: RunState, finding: Finding | None) -> list[str]:
+    attempt, ended, failed = state.attempt, state.attempt.ended, _has_failed(state.attempt)
     open_questions = []
     if failed and ended is not None and ended.code is None and ended.signal is None and not ended.stopped_by:
         open_questions.append(
@@ -172,10 +172,9 @@ def _list_unknowns(state: RunState, finding: Finding | None, *, failed: bool) ->
     # The probe in a process that has only just started may not have reported yet.
     starting = coverage is None and ended is None and attempt.started.pid
     if unseen and not starting:
-        reasons = (
-            [coverage.missing[kind] for kind in unseen if kind in coverage.missing] if coverage is not None else []
-        )
-        why = reasons[0] if reasons else _UNSEEN if coverage is None else "no value was recorded"
+        missing = coverage.missing if coverage is not None else {}
+        reasons = (missing[kind] for kind in unseen if kind in missing)
+        why = next(reasons, _UNSEEN if coverage is None else "no value was recorded")
         open_questions.append(f"Not recorded: {', '.join(unseen)} ({why}).")
     return open_questions
 
@@ -206,8 +205,8 @@ def _collect_next_steps(state: RunState, finding: Finding | None, reference: str
             steps.insert(min(1, len(steps)), resume)
     if _has_failed(state.attempt) and state.attempt.steps and is_plain_loop(state):
         steps.insert(min(2, len(steps)), NextStep(GUARD))
-    seen: set[str] = set()
-    return [step for step in steps if not (step.text in seen or seen.add(step.text))][:MAX_STEPS]  # type: ignore[func-returns-value]
+    by_text = {step.text: step for step in reversed(steps)}  # the first of several with the same text
+    return list(dict.fromkeys(by_text[step.text] for step in steps))[:MAX_STEPS]
 
 
 def _can_resume(state: RunState) -> bool:

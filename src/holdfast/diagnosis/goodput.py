@@ -50,35 +50,35 @@ def goodput_of(state: RunState) -> Goodput:
 
 
 def _attribute_time(attempt: AttemptState, following: AttemptState | None, *, first: bool) -> dict[str, float]:
-    lost_fraction = _lost_fraction(attempt, following)
-    computing = max(0.0, attempt.pace.step_seconds - attempt.pace.data_wait)
+    pace, lost_fraction = attempt.pace, _lost_fraction(attempt, following)
+    computing = max(0.0, pace.step_seconds - pace.data_wait)
     times = {
         "training": computing * (1 - lost_fraction),
-        "data_wait": attempt.pace.data_wait * (1 - lost_fraction),
-        "lost_work": (computing + attempt.pace.data_wait) * lost_fraction,
-        "evaluation": attempt.pace.evaluation_seconds,
+        "data_wait": pace.data_wait * (1 - lost_fraction),
+        "lost_work": (computing + pace.data_wait) * lost_fraction,
+        "evaluation": pace.evaluation_seconds,
         "saving": attempt.saves.seconds,
         "snapshot_stall": attempt.snapshots.stall,
         "start_up" if first else "restart": _time_to_first_step(attempt),
     }
-    if following is not None and attempt.ended is not None and attempt.pace.last_step_at is not None:
+    if following is not None and attempt.ended is not None and pace.last_step_at is not None:
         # A step may accumulate batches for a second. The part of it that a snapshot contains was not lost.
         left = max(0.0, attempt.ended.seconds - sum(times.values()))
-        kept_until = max(attempt.pace.last_step_at, _snapshot_taken_at(attempt, following))
-        end = attempt.ended.at if attempt.pace.exiting_at is None else min(attempt.pace.exiting_at, attempt.ended.at)
-        unfinished = min(left, max(0.0, end - kept_until - attempt.pace.paused_since))
+        kept_until = max(pace.last_step_at, _snapshot_taken_at(attempt, following))
+        end = attempt.ended.at if pace.exiting_at is None else min(pace.exiting_at, attempt.ended.at)
+        unfinished = min(left, max(0.0, end - kept_until - pace.paused_since))
         times["lost_work"] += unfinished
-        times["training"] += min(left - unfinished, kept_until - attempt.pace.last_step_at)
+        times["training"] += min(left - unfinished, kept_until - pace.last_step_at)
     return times
 
 
 def _snapshot_taken_at(attempt: AttemptState, following: AttemptState) -> float:
     """Return the time when the snapshot was taken that the next attempt resumed from; 0 if unknown."""
     restored = following.snapshots.restored
-    snapshots_taken = [
-        snapshot for snapshot in attempt.snapshots.known if restored is not None and snapshot.path == restored.path
-    ]
-    return snapshots_taken[-1].at - snapshots_taken[-1].seconds if snapshots_taken else 0.0
+    for snapshot in reversed(attempt.snapshots.known):
+        if restored is not None and snapshot.path == restored.path:
+            return snapshot.at - snapshot.seconds
+    return 0.0
 
 
 def _time_to_first_step(attempt: AttemptState) -> float:
@@ -89,20 +89,18 @@ def _time_to_first_step(attempt: AttemptState) -> float:
 
 def _lost_fraction(attempt: AttemptState, following: AttemptState | None) -> float:
     """Return the fraction of the recorded steps that was lost. Later steps count as unfinished in any case."""
-    if following is None or attempt.first_step is None or not attempt.pace.last_step:
-        return 0.0
-    recorded = attempt.pace.last_step - attempt.first_step + 1
-    if recorded <= 0:
-        return 0.0
-    return max(0, min(recorded, attempt.pace.last_step - _resumed_at_step(following))) / recorded
+    last = attempt.pace.last_step
+    recorded = last - attempt.first_step + 1 if attempt.first_step is not None and last else 0
+    return _count_lost(recorded, last, following) / recorded if recorded > 0 else 0.0
 
 
 def lost_steps(attempt: AttemptState, following: AttemptState | None) -> int:
     """Return the number of steps of an attempt that the next attempt had to repeat."""
-    if following is None or not attempt.steps:
+    return _count_lost(attempt.steps, attempt.last_step, following)
+
+
+def _count_lost(steps: int, last_step: int, following: AttemptState | None) -> int:
+    if following is None:
         return 0
-    return max(0, min(attempt.steps, attempt.last_step - _resumed_at_step(following)))
-
-
-def _resumed_at_step(following: AttemptState) -> int:
-    return following.resumed.step if following.resumed is not None else 0
+    resumed_at = following.resumed.step if following.resumed is not None else 0
+    return max(0, min(steps, last_step - resumed_at))

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -206,11 +207,11 @@ def _fit_line(window: Sequence[XY]) -> _Line | None:
     """Fit a line; return None if it does not rise."""
     bins = _bin(window)
     slopes = sorted(_slopes(bins, 1))
-    rate = _median(slopes) if slopes else 0.0
+    rate = median(slopes) if slopes else 0.0
     if rate <= 0.0:
         return None
     residuals = [y - rate * x for x, y in bins]
-    middle = _median(sorted(residuals))
+    middle = median(residuals)
     return _Line(bins, slopes, rate, middle, sorted(abs(offset - middle) for offset in residuals))
 
 
@@ -220,7 +221,7 @@ def _growth_of_levels(window: Sequence[XY], not_slowing: float = MIN_HALF_RATIO)
         return None
     bins, rate, grown, n = line.bins, line.rate, line.grown, len(line.bins)
     # The median of few numbers may be near zero by chance, so use the largest of them.
-    noise = 1.4826 * _median(line.offsets) if n >= MIN_POINTS else line.offsets[-1]
+    noise = 1.4826 * median(line.offsets) if n >= MIN_POINTS else line.offsets[-1]
     clear = MIN_SIGNAL_TO_NOISE if n >= MIN_POINTS else 0.5 * MIN_SIGNAL_TO_NOISE
     largest = max(b[1] - a[1] for a, b in pairwise(bins))
     if grown < clear * noise or largest > max(MAX_JUMP, 1.5 / (n - 1)) * grown:
@@ -257,7 +258,7 @@ def _growth_in(window: Sequence[XY]) -> Growth | None:
     if line is None:
         return None
     bins, rate, n = line.bins, line.rate, len(line.bins)
-    noise = 1.4826 * _median(line.offsets)
+    noise = 1.4826 * median(line.offsets)
     if line.grown < MIN_SIGNAL_TO_NOISE * noise or not _is_spread_out(bins, line.grown):
         return None
     early, late = _far_slope(bins[: n // 2 + 1]), _far_slope(bins[n // 2 :])
@@ -295,13 +296,13 @@ def _merge_equal_x(points: Sequence[XY]) -> list[XY]:
             groups[-1][1].append(y)
         else:
             groups.append((x, [y]))
-    return [(x, _median(sorted(values))) for x, values in groups]
+    return [(x, median(values)) for x, values in groups]
 
 
 def _bin(points: Sequence[XY]) -> list[XY]:
     bin_size = -(-len(points) // BINS)
     groups = [points[i : i + bin_size] for i in range(0, len(points), bin_size)]
-    return [(sum(x for x, _ in group) / len(group), _median(sorted(y for _, y in group))) for group in groups]
+    return [(sum(x for x, _ in group) / len(group), median(y for _, y in group)) for group in groups]
 
 
 def _slopes(bins: Sequence[XY], apart: int) -> list[float]:
@@ -312,9 +313,4 @@ def _slopes(bins: Sequence[XY], apart: int) -> list[float]:
 
 def _far_slope(bins: Sequence[XY]) -> float:
     """Return the median slope between distant points. On a staircase, close points only see single steps."""
-    return _median(sorted(_slopes(bins, max(1, len(bins) // 2))))
-
-
-def _median(ordered: Sequence[float]) -> float:
-    n = len(ordered)
-    return ordered[n // 2] if n % 2 else (ordered[n // 2 - 1] + ordered[n // 2]) / 2.0
+    return median(_slopes(bins, max(1, len(bins) // 2)))

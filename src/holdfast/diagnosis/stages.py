@@ -69,9 +69,7 @@ class StagedRun:
 
     def best_before(self, number: int) -> events.StageEnded | None:
         """Return the stage before this one with the best result; of stages that cannot be compared, the newest."""
-        done = [
-            stage.ended for stage in self.stages if stage.number < number and stage.passed and stage.ended is not None
-        ]
+        done = [stage.ended for stage in self.stages if stage.number < number and stage.passed and stage.ended]
         return max(done, key=lambda ended: (ended.score or 0.0, ended.stage), default=None)
 
 

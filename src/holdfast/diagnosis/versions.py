@@ -41,6 +41,9 @@ class Range:
         return version is not None and self.first <= version < self.fixed
 
 
+ANY_MACOS = Range((12,), (99,))
+
+
 @dataclass(frozen=True)
 class KnownFault:
     """A bug of released versions that crashes a training, or silently makes its results wrong."""
@@ -52,7 +55,7 @@ class KnownFault:
     severity: Literal["warn", "fatal"] = "warn"
     """Fatal if it affects every detector; a warning if it needs certain shapes or bad luck."""
     torch: Range | None = None
-    macos: Range | None = None
+    macos: Range | None = ANY_MACOS
     packages: Mapping[str, Range] = field(default_factory=dict)
     on_mps: bool = True
     """Only Apple's GPU is affected, not the CPU of the same machine."""
@@ -71,8 +74,6 @@ class KnownFault:
         return all(found in range_ for range_, found in wanted if range_ is not None)
 
 
-ANY_MACOS = Range((12,), (99,))
-
 KNOWN_FAULTS = (
     KnownFault(
         id="scalar-writes-lost",
@@ -90,7 +91,6 @@ KNOWN_FAULTS = (
         remedy="install torch 2.14 or newer, or set PYTORCH_MPS_PREFER_METAL=1 before torch is imported",
         sources="pytorch#177116, pytorch#183535",
         torch=Range((2, 0), (2, 14)),
-        macos=ANY_MACOS,
         chips=("Apple M1", "Apple M2"),
         variable="PYTORCH_MPS_PREFER_METAL",
     ),
@@ -101,7 +101,6 @@ KNOWN_FAULTS = (
         remedy="install torch 2.4 or newer",
         sources="pytorch#118115, pytorch#165267",
         torch=Range((2, 0), (2, 4)),
-        macos=ANY_MACOS,
     ),
     KnownFault(
         id="expanded-gradients-wrong",
@@ -116,7 +115,6 @@ KNOWN_FAULTS = (
         remedy="install a newer torch",
         sources="ultralytics#14658, ultralytics/hub#591",
         torch=Range((2, 3), (2, 4)),
-        macos=ANY_MACOS,
     ),
     KnownFault(
         id="backward-view-incompatible",
@@ -124,7 +122,6 @@ KNOWN_FAULTS = (
         remedy="install torch 2.8 or newer, or do not use channels_last",
         sources="pytorch#142344, pytorch#143196, ultralytics#17168",
         torch=Range((2, 5), (2, 8)),
-        macos=ANY_MACOS,
     ),
     KnownFault(
         id="offset-fill-wrong",
@@ -132,7 +129,6 @@ KNOWN_FAULTS = (
         remedy="install a newer torch",
         sources="pytorch#183631",
         torch=Range((2, 12), (2, 12, 1)),
-        macos=ANY_MACOS,
     ),
     KnownFault(
         id="numpy-too-new",
@@ -141,6 +137,7 @@ KNOWN_FAULTS = (
         sources="pytorch#132179, pytorch#107302",
         severity="fatal",
         torch=Range((1,), (2, 3)),
+        macos=None,
         packages={"numpy": Range((2,), (99,))},
         on_mps=False,
     ),
