@@ -17,14 +17,14 @@ from running import holdfast
 
 from holdfast.diagnosis.rules import by_id
 from holdfast.simulator import runner
-from holdfast.simulator.drills import all_drills, find_drill, names
+from holdfast.simulator.drills import DRILLS, find_drill
 from holdfast.simulator.outcome import judge_drill
 from holdfast.simulator.paths import DrillPaths
 
 if importlib.util.find_spec("torch") is None:  # without importing it: the drills do that themselves
     pytest.skip("no torch", allow_module_level=True)
 
-DRILLS = all_drills()
+NAMES = [drill.name for drill in DRILLS]
 NO_ACCELERATOR = runner._why_no_accelerator()
 SHOWN = "not-a-number"
 """The one that is run through the command."""
@@ -74,7 +74,7 @@ def test_a_drill_whose_fault_does_not_fire_fails(healthy):
 
 
 def test_every_drill_says_what_it_reproduces_and_expects_known_rules():
-    assert len(names()) == len(set(names())) >= 15
+    assert len(NAMES) == len(set(NAMES)) >= 15
     for drill in DRILLS:
         assert drill.description
         assert drill.reproduces
@@ -90,7 +90,7 @@ def test_list(tmp_path):
     for drill in DRILLS:
         assert f"{drill.name} " in ran.stdout
     told = json.loads(holdfast(tmp_path, "drill", "--json").stdout)
-    assert [drill["name"] for drill in told] == names()
+    assert [drill["name"] for drill in told] == NAMES
 
 
 def test_one_drill_shown_in_full(tmp_path):

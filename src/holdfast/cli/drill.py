@@ -24,13 +24,13 @@ def drill(
     Exit status: 0 no drill failed; 1 a drill failed or internal error; 2 usage error.
     """
     from holdfast.render.drills import print_list, print_outcomes
-    from holdfast.simulator.drills import all_drills
+    from holdfast.simulator.drills import DRILLS
     from holdfast.simulator.outcome import describe_drill
     from holdfast.simulator.runner import run_all, select_drills
     from holdfast.storage.folder import working_folder
 
     if name is None:
-        print_list([describe_drill(drill) for drill in all_drills()], as_json=as_json)
+        print_list([describe_drill(drill) for drill in DRILLS], as_json=as_json)
         return
     working_folder()
     drills = select_drills(name)

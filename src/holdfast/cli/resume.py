@@ -2,59 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
 
 import typer
 
-Reference = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="RUN",
-        help="Name (NAME or NAME-N) or folder of a run (default: the newest run that was interrupted or failed, or whose Holdfast process was killed).",
-    ),
-]
-Command = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="PLAN.toml | -- COMMAND",
-        help="The plan file, if you changed it; or the training command, which is required only if its arguments contain a secret, because secrets are not stored.",
-    ),
-]
-Checkpoint = Annotated[
-    str | None,
-    typer.Option(metavar="GLOB", help="See `holdfast run` (default: as in the original run)."),
-]
-ResumeWith = Annotated[
-    str | None,
-    typer.Option(metavar="ARGS", help="See `holdfast run` (default: as in the original run)."),
-]
-OnEvent = Annotated[
-    str | None,
-    typer.Option(metavar="CMD", help="See `holdfast run` (default: as in the original run)."),
-]
-MaxAttempts = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Maximum number of further attempts (default: as in the original run)."),
-]
-Hours = Annotated[
-    float | None,
-    typer.Option(min=0.0, metavar="N", help="Time limit for the whole run, in hours; overrides the plan."),
-]
-AsJson = Annotated[
-    bool,
-    typer.Option("--json", help="Print the summary as JSON on the last line of stdout."),
-]
+AS_BEFORE = "See `holdfast run` (default: as in the original run)."
 
 
 def resume(
-    reference: Reference = None,
-    command: Command = None,
-    checkpoint: Checkpoint = None,
-    resume_with: ResumeWith = None,
-    on_event: OnEvent = None,
-    max_attempts: MaxAttempts = None,
-    hours: Hours = None,
-    as_json: AsJson = False,
+    reference: str | None = typer.Argument(
+        None,
+        metavar="RUN",
+        help="Name (NAME or NAME-N) or folder of a run (default: the newest run that was interrupted or failed, or whose Holdfast process was killed).",
+    ),
+    command: list[str] | None = typer.Argument(
+        None,
+        metavar="PLAN.toml | -- COMMAND",
+        help="The plan file, if you changed it; or the training command, which is required only if its arguments contain a secret, because secrets are not stored.",
+    ),
+    checkpoint: str | None = typer.Option(None, metavar="GLOB", help=AS_BEFORE),
+    resume_with: str | None = typer.Option(None, metavar="ARGS", help=AS_BEFORE),
+    on_event: str | None = typer.Option(None, metavar="CMD", help=AS_BEFORE),
+    max_attempts: int | None = typer.Option(
+        None, metavar="N", help="Maximum number of further attempts (default: as in the original run)."
+    ),
+    hours: float | None = typer.Option(
+        None, min=0.0, metavar="N", help="Time limit for the whole run, in hours; overrides the plan."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON on the last line of stdout."),
 ) -> None:
     """Resume a run from its newest usable snapshot or checkpoint.
 
@@ -62,8 +37,6 @@ def resume(
 
     Exit status: as for `holdfast run`.
     """
-    from pathlib import Path
-
     from holdfast.launch.plan_run import is_plan_file, load_changed_plan, resume_plan
     from holdfast.render.console import say
     from holdfast.storage.folder import find, stage_folders, working_folder

@@ -128,7 +128,7 @@ def framework_importers() -> list[Importer]:
 def to_entries(history: Iterable[events.AnyEvent]) -> Iterator[Entry]:
     """Wrap events as the journal does: events of the probe come from rank 0."""
     for event in history:
-        from_probe = isinstance(event, events.ProbeEvent.__args__)  # type: ignore[attr-defined]
+        from_probe = isinstance(event, events.ProbeEvent)
         yield Entry(event, 1, 0 if from_probe else None)
 
 

@@ -76,5 +76,5 @@ def _read_alone(path: Path) -> Iterator[Entry]:
         for event in tail.read():
             if isinstance(event, events.AttemptStarted):
                 attempt = event.attempt
-            rank = 0 if isinstance(event, events.ProbeEvent.__args__) else None  # type: ignore[attr-defined]
+            rank = 0 if isinstance(event, events.ProbeEvent) else None
             yield Entry(event, attempt, rank)

@@ -19,6 +19,7 @@ from holdfast.render.text import (
     describe_change,
     describe_exit,
     describe_repeated_work,
+    describe_saved,
     format_shares,
     plural,
     printable,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 COLOURS = {"learned": "green", "unproven": "yellow", "not-learned": "red", "failed": "red", "interrupted": "yellow"}
 SEVERITY_COLOURS = {"fatal": "red", "warn": "yellow", "note": "cyan"}
-MAX_KEPT = 4
 MAX_ATTEMPTS = 6
 MAX_CORRUPT = 3
 MAX_NEXT = 4
@@ -105,21 +105,15 @@ def _attempts(state: RunState, reason: str) -> Iterator[Row]:
         finding = attempt.find_finding(cause) if cause is not None else None
         if finding is not None and finding.message != reason:
             yield "  why", "", finding.message
-        kept = attempt.backed_up.files if attempt.backed_up is not None else []
-        if kept:
-            names = ", ".join(
-                file.path.rpartition("/")[2] + (" (truncated)" if file.torn else "") for file in kept[:MAX_KEPT]
-            )
-            more = f" and {len(kept) - MAX_KEPT} more" if len(kept) > MAX_KEPT else ""
-            yield "  saved", "", f"{names}{more} in attempts/{attempt.number}/saved"
+        if saved := describe_saved(attempt):
+            yield "  saved", "", saved
         decision = attempt.decision
         if decision is not None and attempt.ended is not None and attempt.ended.code != 0:
             label = "  then" if decision.action is not Action.STOP else "  stopped"
             yield label, "", decision.why
             for change in decision.changes:
                 yield "  changed", "", describe_change(change)
-        repeated = describe_repeated_work(attempt, following.get(attempt.number))
-        if repeated:
+        if repeated := describe_repeated_work(attempt, following.get(attempt.number)):
             yield "  repeated", "", repeated
 
 

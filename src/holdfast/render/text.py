@@ -73,6 +73,16 @@ def describe_exit(*, code: int | None, signal: str | None, stopped_by: str | Non
     return "finished" if code == 0 else f"exit code {code}" if code is not None else "exit not recorded"
 
 
+def describe_saved(attempt: AttemptState, shown: int = 4) -> str:
+    """Which checkpoints were backed up after the attempt, and where. Empty if there are none."""
+    files = attempt.backed_up.files if attempt.backed_up is not None else []
+    if not files:
+        return ""
+    names = [file.path.rpartition("/")[2] + (" (truncated)" if file.torn else "") for file in files[:shown]]
+    more = f" and {len(files) - shown} more" if len(files) > shown else ""
+    return f"{', '.join(names)}{more} in attempts/{attempt.number}/saved"
+
+
 def describe_repeated_work(attempt: AttemptState, following: AttemptState | None) -> str:
     """Which steps of an attempt the next one repeated, and whether they gave the same losses. Empty if no work was lost.
 

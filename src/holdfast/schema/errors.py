@@ -1,21 +1,4 @@
-"""Errors that the user can fix.
-
-HoldfastError                what happened, what to do next, where to look
-└── UsageError               exit status 2: the request cannot be carried out
-    ├── CommandNotRunnable   no such program, not executable, or a folder
-    ├── UnknownRun           no run with that name or path
-    ├── RunExists            --dir names a folder that is not empty
-    ├── RunIsLive            another supervisor is running this run
-    ├── RunIsOver            there is nothing left to resume
-    ├── UntrustedRun         the run belongs to another user
-    ├── FolderNotWritable    the run folder cannot be created or written to
-    ├── FolderGone           the working folder was removed
-    ├── PlanInvalid          a setting is invalid
-    ├── DataSetInvalid       the dataset is missing, or does not match its description
-    ├── RecordUnknown        not a record of a training, or not a readable one
-    ├── JournalUnreadable    the journal is missing, unreadable, or written by a newer Holdfast
-    └── PlatformUnsupported  Windows
-"""
+"""Errors that the user can fix."""
 
 from __future__ import annotations
 
@@ -41,56 +24,56 @@ class HoldfastError(Exception):
 
 
 class UsageError(HoldfastError):
-    pass
+    """The request cannot be carried out."""
 
 
 class CommandNotRunnable(UsageError):
-    pass
+    """No such program, not executable, or a folder."""
 
 
 class UnknownRun(UsageError):
-    pass
+    """No run with that name or path."""
 
 
 class RunExists(UsageError):
-    pass
+    """--dir names a folder that is not empty."""
 
 
 class RunIsLive(UsageError):
-    pass
+    """Another supervisor is running this run."""
 
 
 class RunIsOver(UsageError):
-    pass
+    """There is nothing left to resume."""
 
 
 class UntrustedRun(UsageError):
-    pass
+    """The run belongs to another user."""
 
 
 class FolderNotWritable(UsageError):
-    pass
+    """The run folder cannot be created or written to."""
 
 
 class FolderGone(UsageError):
-    pass
+    """The working folder was removed."""
 
 
 class PlanInvalid(UsageError):
-    pass
+    """A setting is invalid."""
 
 
 class DataSetInvalid(UsageError):
-    pass
+    """The dataset is missing, or does not match its description."""
 
 
 class RecordUnknown(UsageError):
-    pass
+    """Not a record of a training, or not a readable one."""
 
 
 class PlatformUnsupported(UsageError):
-    pass
+    """The system is Windows."""
 
 
 class JournalUnreadable(UsageError):
-    pass
+    """The journal is missing, unreadable, or written by a newer Holdfast."""

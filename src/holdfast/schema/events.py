@@ -93,19 +93,23 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
 # --- written by the probe, inside the training process ----------------------------------------------------------------
 
 
-class Interpreter(Event, frozen=True, kw_only=True, tag="interpreter"):
+class ProbeEvent(Event, frozen=True, kw_only=True):
+    pass
+
+
+class Interpreter(ProbeEvent, frozen=True, kw_only=True, tag="interpreter"):
     pid: Pid
     ppid: Pid
     python: str
     executable: str
 
 
-class TorchImported(Event, frozen=True, kw_only=True, tag="torch-imported"):
+class TorchImported(ProbeEvent, frozen=True, kw_only=True, tag="torch-imported"):
     pid: Pid
     torch: str
 
 
-class ProbeAttached(Event, frozen=True, kw_only=True, tag="probe-attached"):
+class ProbeAttached(ProbeEvent, frozen=True, kw_only=True, tag="probe-attached"):
     schema: Count
     pid: Pid
     rank: Count
@@ -126,7 +130,7 @@ class ProbeAttached(Event, frozen=True, kw_only=True, tag="probe-attached"):
     """Step numbers start after this one: 0 for a fresh start."""
 
 
-class Coverage(Event, frozen=True, kw_only=True, tag="coverage"):
+class Coverage(ProbeEvent, frozen=True, kw_only=True, tag="coverage"):
     seen: dict[str, str] = {}
     """Kind of evidence -> a remark, usually empty. A framework that the probe follows is a kind too."""
     missing: dict[str, str] = {}
@@ -149,7 +153,7 @@ class WindowStats(msgspec.Struct, frozen=True, omit_defaults=True):
     nonfinite: Count = 0
 
 
-class Step(Event, frozen=True, kw_only=True, tag="step"):
+class Step(ProbeEvent, frozen=True, kw_only=True, tag="step"):
     step: Count
     seconds: Seconds
     """From the end of the previous step to the end of this one, without evaluation and saving in between."""
@@ -173,7 +177,7 @@ class Step(Event, frozen=True, kw_only=True, tag="step"):
     """Number of labelled objects in the batches of this step, if a framework knows it."""
 
 
-class Steps(Event, frozen=True, kw_only=True, tag="steps"):
+class Steps(ProbeEvent, frozen=True, kw_only=True, tag="steps"):
     """A window of steps; the fields are those of `Step`, summed or as statistics."""
 
     first: Count
@@ -195,14 +199,14 @@ class Steps(Event, frozen=True, kw_only=True, tag="steps"):
     instances: Count | None = None
 
 
-class Skipped(Event, frozen=True, kw_only=True, tag="skipped"):
+class Skipped(ProbeEvent, frozen=True, kw_only=True, tag="skipped"):
     step: Count
     """The last step before the skipped one."""
     optimizer: str
     reason: str = "gradient scaler found a non-finite gradient"
 
 
-class Epoch(Event, frozen=True, kw_only=True, tag="epoch"):
+class Epoch(ProbeEvent, frozen=True, kw_only=True, tag="epoch"):
     epoch: Count
     step: Count
     seconds: Seconds
@@ -213,7 +217,7 @@ class Epoch(Event, frozen=True, kw_only=True, tag="epoch"):
     """"loader" or the name of a framework."""
 
 
-class Loader(Event, frozen=True, kw_only=True, tag="loader"):
+class Loader(ProbeEvent, frozen=True, kw_only=True, tag="loader"):
     step: Count
     batches: Count
     """Number of batches in one pass over the training data."""
@@ -221,27 +225,27 @@ class Loader(Event, frozen=True, kw_only=True, tag="loader"):
     """Number of samples in one batch; 0 if unknown."""
 
 
-class Evaluation(Event, frozen=True, kw_only=True, tag="evaluation"):
+class Evaluation(ProbeEvent, frozen=True, kw_only=True, tag="evaluation"):
     step: Count
     seconds: Seconds
     fetches: Count
 
 
-class Settings(Event, frozen=True, kw_only=True, tag="settings"):
+class Settings(ProbeEvent, frozen=True, kw_only=True, tag="settings"):
     """The settings that the framework actually trains with."""
 
     source: str
     values: dict[str, bool | Whole | float | str | None]
 
 
-class Metrics(Event, frozen=True, kw_only=True, tag="metrics"):
+class Metrics(ProbeEvent, frozen=True, kw_only=True, tag="metrics"):
     step: Count
     epoch: Count | None = None
     values: dict[str, float | str]
     source: str
 
 
-class Graph(Event, frozen=True, kw_only=True, tag="graph"):
+class Graph(ProbeEvent, frozen=True, kw_only=True, tag="graph"):
     step: Count
     used: Count
     """Number of parameters that the losses use."""
@@ -259,7 +263,7 @@ class Graph(Event, frozen=True, kw_only=True, tag="graph"):
     """Number of parameters that optimizers own and step but no loss uses."""
 
 
-class StaleGradients(Event, frozen=True, kw_only=True, tag="stale-gradients"):
+class StaleGradients(ProbeEvent, frozen=True, kw_only=True, tag="stale-gradients"):
     step: Count
     tensors: Count
     """Number of tensors with left-over gradients, out of `of`."""
@@ -288,7 +292,7 @@ class StuckTensor(msgspec.Struct, frozen=True, omit_defaults=True):
     """The optimizer is unknown, so the expected update is derived from how far it changed other weights."""
 
 
-class WeightUpdates(Event, frozen=True, kw_only=True, tag="weight-updates"):
+class WeightUpdates(ProbeEvent, frozen=True, kw_only=True, tag="weight-updates"):
     step: Count
     checked: Count
     """Number of tensors checked, out of `of`."""
@@ -306,7 +310,7 @@ class WeightUpdates(Event, frozen=True, kw_only=True, tag="weight-updates"):
     """Tensors reported as stuck earlier that have changed since."""
 
 
-class Gradients(Event, frozen=True, kw_only=True, tag="gradients"):
+class Gradients(ProbeEvent, frozen=True, kw_only=True, tag="gradients"):
     step: Count
     norm: float | str
     tensors: Count
@@ -321,7 +325,7 @@ class Gradients(Event, frozen=True, kw_only=True, tag="gradients"):
     """The gradients belong to another optimizer, not to the primary one."""
 
 
-class Frozen(Event, frozen=True, kw_only=True, tag="frozen"):
+class Frozen(ProbeEvent, frozen=True, kw_only=True, tag="frozen"):
     step: Count
     since: Count
     """The step whose values are the reference for the comparison."""
@@ -337,7 +341,7 @@ class Frozen(Event, frozen=True, kw_only=True, tag="frozen"):
     """Layers whose running statistics changed while their parameters did not."""
 
 
-class Schedule(Event, frozen=True, kw_only=True, tag="schedule"):
+class Schedule(ProbeEvent, frozen=True, kw_only=True, tag="schedule"):
     step: Count
     scheduler: str
     planned: Count | None = None
@@ -346,7 +350,7 @@ class Schedule(Event, frozen=True, kw_only=True, tag="schedule"):
     """Number of scheduler steps done."""
 
 
-class Memory(Event, frozen=True, kw_only=True, tag="memory"):
+class Memory(ProbeEvent, frozen=True, kw_only=True, tag="memory"):
     step: Count
     device: str
     allocated: Whole | None = None
@@ -363,14 +367,14 @@ class Memory(Event, frozen=True, kw_only=True, tag="memory"):
     """Resident memory of the process in bytes (Linux only)."""
 
 
-class Checksum(Event, frozen=True, kw_only=True, tag="checksum"):
+class Checksum(ProbeEvent, frozen=True, kw_only=True, tag="checksum"):
     step: Count
     rank: Count
     value: str
     tensors: Count
 
 
-class Saved(Event, frozen=True, kw_only=True, tag="saved"):
+class Saved(ProbeEvent, frozen=True, kw_only=True, tag="saved"):
     step: Count
     path: str | None
     """None if the target was not a file."""
@@ -388,7 +392,7 @@ class Saved(Event, frozen=True, kw_only=True, tag="saved"):
     """Number of compared tensors with non-finite values."""
 
 
-class Snapshot(Event, frozen=True, kw_only=True, tag="snapshot"):
+class Snapshot(ProbeEvent, frozen=True, kw_only=True, tag="snapshot"):
     step: Count
     position: Count
     """Number of batches used so far. Snapshots are numbered by it."""
@@ -402,17 +406,17 @@ class Snapshot(Event, frozen=True, kw_only=True, tag="snapshot"):
     """The supervisor requested this snapshot."""
 
 
-class SnapshotFailed(Event, frozen=True, kw_only=True, tag="snapshot-failed"):
+class SnapshotFailed(ProbeEvent, frozen=True, kw_only=True, tag="snapshot-failed"):
     step: Count
     why: str
 
 
-class SnapshotCorrupt(Event, frozen=True, kw_only=True, tag="snapshot-corrupt"):
+class SnapshotCorrupt(ProbeEvent, frozen=True, kw_only=True, tag="snapshot-corrupt"):
     path: str
     why: str
 
 
-class Restored(Event, frozen=True, kw_only=True, tag="restored"):
+class Restored(ProbeEvent, frozen=True, kw_only=True, tag="restored"):
     step: Count
     path: str
     exact: bool = True
@@ -420,7 +424,7 @@ class Restored(Event, frozen=True, kw_only=True, tag="restored"):
     """What could not be restored exactly."""
 
 
-class Replayed(Event, frozen=True, kw_only=True, tag="replayed"):
+class Replayed(ProbeEvent, frozen=True, kw_only=True, tag="replayed"):
     """The steps after the snapshot were repeated, and their losses compared with those of the first time."""
 
     step: Count
@@ -433,7 +437,7 @@ class Replayed(Event, frozen=True, kw_only=True, tag="replayed"):
 NoteCode = Literal["", "optimizer-handover", "events-lost", "stopped-early"]
 
 
-class ProbeNote(Event, frozen=True, kw_only=True, tag="probe-note"):
+class ProbeNote(ProbeEvent, frozen=True, kw_only=True, tag="probe-note"):
     what: str
     detail: str = ""
     code: NoteCode = ""
@@ -441,7 +445,7 @@ class ProbeNote(Event, frozen=True, kw_only=True, tag="probe-note"):
     the disk again. stopped-early: the trainer ended before its last epoch on purpose."""
 
 
-class ProcessExiting(Event, frozen=True, kw_only=True, tag="process-exiting"):
+class ProcessExiting(ProbeEvent, frozen=True, kw_only=True, tag="process-exiting"):
     step: Count
     reason: str
     """Either "exit" or "supervisor gone"."""
@@ -698,62 +702,10 @@ class RunEnded(Event, frozen=True, kw_only=True, tag="run-ended"):
     exit_status: Whole = 0
 
 
-ProbeEvent = Union[  # noqa: UP007 - msgspec reads the union at run time
-    Interpreter,
-    TorchImported,
-    ProbeAttached,
-    Coverage,
-    Step,
-    Steps,
-    Skipped,
-    Epoch,
-    Loader,
-    Evaluation,
-    Settings,
-    Metrics,
-    Graph,
-    StaleGradients,
-    WeightUpdates,
-    Gradients,
-    Frozen,
-    Schedule,
-    Memory,
-    Checksum,
-    Saved,
-    Snapshot,
-    SnapshotFailed,
-    SnapshotCorrupt,
-    Restored,
-    Replayed,
-    ProbeNote,
-    ProcessExiting,
-]
-SupervisorEvent = Union[  # noqa: UP007
-    RunStarted,
-    RunContinued,
-    AttemptStarted,
-    Sample,
-    Slept,
-    Suspended,
-    Continued,
-    Signalled,
-    NoProgress,
-    Stacks,
-    OutputMatched,
-    SupervisorNote,
-    FindingMade,
-    AttemptEnded,
-    CheckpointsBackedUp,
-    Reloaded,
-    DecisionMade,
-    StageLeftOut,
-    StageStarted,
-    StageEnded,
-    RunEnded,
-]
-AnyEvent = Union[ProbeEvent, SupervisorEvent]  # noqa: UP007
-
-_decoder = msgspec.json.Decoder(AnyEvent)
+AnyEvent = Event
+KINDS = (*ProbeEvent.__subclasses__(), *(kind for kind in Event.__subclasses__() if kind is not ProbeEvent))
+"""The types of all events."""
+_decoder = msgspec.json.Decoder(Union[KINDS])  # noqa: UP007 - msgspec reads the union at run time
 
 
 def decode(line: bytes | str) -> AnyEvent:

@@ -2,6 +2,8 @@
 
 A command line is a plan with only a command. A plan file may name a framework (`trainer`) and let Holdfast build the
 command, divide the run into stages, set a budget, and state which settings may be changed if a change is needed.
+
+`plan_keys.py` describes each key; the docstrings here add only what a plan file cannot express.
 """
 
 from __future__ import annotations
@@ -32,13 +34,9 @@ class HangSettings(msgspec.Struct, frozen=True, kw_only=True):
     """When a lack of progress counts as a hang. All conditions must be met, and two stack dumps must be equal."""
 
     floor_s: float = 300.0
-    """Minimum number of seconds without a step, a fetch or output."""
     start_floor_s: float = 900.0
-    """The same before the first step: building a cache or compiling can take a long time without output."""
     factor: float = 10.0
-    """Minimum as a multiple of the longest pause so far in this run."""
     confirm_s: float = 30.0
-    """Seconds between the two stack dumps that must be equal."""
 
     def __post_init__(self) -> None:
         check_number("--hang-after", self.floor_s)
@@ -54,15 +52,10 @@ class Validation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Validation options that frameworks do not offer as settings."""
 
     every: int = 1
-    """Validate every this many epochs. The last epoch is always validated."""
     batch: int | None = None
-    """Images per validation batch; None uses the default of the framework."""
     max_det: int | None = None
-    """Maximum number of boxes per image during validation."""
     best_by: Literal["fitness", "mAP50", "F1", "F2"] = "fitness"
-    """The metric that selects best.pt."""
     on_cpu: Literal["auto", "always", "never"] = "auto"
-    """Whether to validate best.pt again on the CPU at the end; `auto`: if the device is suspect."""
 
 
 class ClearCache(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -77,9 +70,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     metric: str = "mAP50-95"
     at_least: float | None = None
-    """None: any value above zero."""
     must_improve: bool = False
-    """The value must also be better than that of the previous stage."""
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -87,21 +78,15 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     name: str = ""
     start: Literal["scratch", "best", "last"] | None = msgspec.field(name="from", default=None)
-    """Which weights of the previous stages to start with. None: `best` for all but the first stage."""
     settings: dict[str, Any] = {}
-    """These override the settings of the plan."""
     command: list[str] = []
-    """For trainer `command`: replaces the command of the plan."""
     gate: Gate = Gate()
     skip_if_oom: bool = False
-    """Measure the memory need first, and skip the stage if it does not fit."""
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempts: int = 10
-    """Maximum number of times the training is started, per stage. Planned restarts do not count."""
     hours: float | None = None
-    """Time limit for the whole run. It is then stopped with a snapshot and can be resumed."""
     memory: int | None = None
     """Memory limit for the training in bytes; None is the memory of the machine."""
 
@@ -126,12 +111,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What Holdfast may change if a change is needed."""
 
     devices: list[str] = []
-    """Devices in the order in which to try them. Empty: the device in the settings, then the CPU."""
     may_change: list[str] | None = None
-    """Settings that a remedy may change; None: all except those in `never_change`."""
     never_change: list[str] = []
     planned_restarts: bool = True
-    """Restart in a new process before memory runs out."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -139,37 +121,26 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cwd: str
     name: str | None = None
     trainer: str = frameworks.COMMAND
-    """The name of a framework, or `command`."""
     python: str | None = None
-    """The interpreter with the framework installed; None: that of the framework's command on the PATH."""
     settings: dict[str, Any] = {}
-    """Settings of the framework for all stages."""
     flags: dict[str, str] = {}
-    """For trainer `command`: the command's own flag for a setting that a remedy may change, e.g. batch = "--bs"."""
     validation: Validation = Validation()
     clear_cache: ClearCache = ClearCache()
     assigner: Literal["device", "cpu"] = "device"
-    """Where a detector assigns boxes to predictions."""
     stages: list[Stage] = []
     budget: Budget = Budget()
     policy: Policy = Policy()
     overrides: dict[str, Any] = {}
     """Framework settings changed by remedies. They override those of the command."""
     environment: dict[str, str] = {}
-    """Environment variables for the training. They override the existing ones."""
     on_finding: Literal["act", "warn"] = "act"
     observe_only: bool = False
-    """Only watch and record: do not stop, restart or change anything."""
     on_event: str | None = None
     """A command of the user, split as a shell does but run without one; it receives JSON on stdin."""
     checkpoint: str | None = None
-    """A glob pattern for the checkpoints that the command writes."""
     resume_with: str | None = None
-    """Arguments that make the command resume from {checkpoint}."""
     grace_s: float = 10.0
-    """Seconds between SIGTERM and SIGKILL."""
     backoff_s: float = 2.0
-    """Seconds to wait before the second attempt; doubled for each further attempt, up to a minute."""
     max_lost_work_s: float | None = None
     """Seconds of work that a crash may cost; None: derived from the cost of snapshots and the frequency of crashes."""
     sample_every_s: float = 1.0
@@ -224,15 +195,10 @@ def to_toml(plan: Plan) -> str:
     lines = [
         f"{key} = {_format_toml(value)}" for key, value in values.items() if key not in tables and key not in arrays
     ]
-    for key, table in tables.items():
-        lines += ["", f"[{key}]", *(f"{_format_key(name)} = {_format_toml(value)}" for name, value in table.items())]
-    for key, array in arrays.items():
-        for table in array:
-            lines += [
-                "",
-                f"[[{key}]]",
-                *(f"{_format_key(name)} = {_format_toml(value)}" for name, value in table.items()),
-            ]
+    titled = [(f"[{key}]", table) for key, table in tables.items()]
+    titled += [(f"[[{key}]]", table) for key, array in arrays.items() for table in array]
+    for title, table in titled:
+        lines += ["", title, *(f"{_format_key(name)} = {_format_toml(value)}" for name, value in table.items())]
     return "\n".join([*lines, ""])
 
 

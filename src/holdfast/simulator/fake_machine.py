@@ -3,62 +3,41 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
-from holdfast.machine import KillCounters, Power, ProcessFacts, SystemMemory, this_machine
+from holdfast.machine import SystemMemory, this_machine
 from holdfast.schema.events import Evidence
 from holdfast.simulator.accelerator.memory_model import SMALL_MACHINE
 from holdfast.simulator.paths import KERNEL_LOG, MEMORY_FILE, SLEEP_FILE, SWAP_FILE
 from holdfast.supervisor.supervisor import Deps
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection
     from pathlib import Path
 
-    from holdfast.machine import Awake, Machine
+    from holdfast.machine import KillCounters, Machine
     from holdfast.simulator.drill import MachineKind
 
 
 def create_deps(machine: MachineKind, folder: Path) -> Deps:
     """Return the supervisor's dependencies. `folder` is the training's folder, where the accelerator writes its figures."""
     if machine == "unified memory":
-        return Deps(machine=UnifiedMemoryMachine(folder))
+        return Deps(machine=cast("Machine", UnifiedMemoryMachine(folder)))
     if machine == "falls asleep":
         sleeping = SleepingMachine(folder)
-        return Deps(machine=sleeping, clock=lambda: time.time() + sleeping.seconds_asleep())
+        return Deps(machine=cast("Machine", sleeping), clock=lambda: time.time() + sleeping.seconds_asleep())
     return Deps()
 
 
 class SimulatedMachine:
-    """The real machine. Subclasses override what is simulated."""
+    """The real machine, except for the methods of a subclass."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._real: Machine = this_machine()
+        self._real = this_machine()
 
-    def memory(self) -> SystemMemory:
-        return self._real.memory()
-
-    def pids(self) -> Iterable[int]:
-        return self._real.pids()
-
-    def process(self, pid: int) -> ProcessFacts | None:
-        return self._real.process(pid)
-
-    def seconds_asleep(self) -> float | None:
-        return self._real.seconds_asleep()
-
-    def kill_counters(self) -> KillCounters:
-        return self._real.kill_counters()
-
-    def kill_evidence(self, before: KillCounters, pids: Collection[int], since: float) -> list[Evidence]:
-        return self._real.kill_evidence(before, pids, since)
-
-    def keep_awake(self) -> Awake:
-        return self._real.keep_awake()
-
-    def power(self) -> Power:
-        return self._real.power()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
 
 
 class UnifiedMemoryMachine(SimulatedMachine):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 
-
-def main() -> None:
-    module = importlib.import_module("holdfast.simulator.drills." + sys.argv[1].replace("-", "_"))
-    module.DRILL.program()
-
+from holdfast.simulator.drills import find_drill
 
 if __name__ == "__main__":
-    main()
+    drill = find_drill(sys.argv[1])
+    assert drill is not None, sys.argv
+    drill.program()

@@ -17,7 +17,7 @@ from holdfast.process.python_command import program
 from holdfast.schema.errors import UsageError
 from holdfast.schema.shell_text import shell_quote
 from holdfast.simulator import outcome
-from holdfast.simulator.drills import all_drills, find_drill, names
+from holdfast.simulator.drills import DRILLS, find_drill
 from holdfast.simulator.paths import DrillPaths
 
 if TYPE_CHECKING:
@@ -40,12 +40,11 @@ def select_drills(name: str) -> tuple[Drill, ...]:
             f"{shell_quote(sys.executable)} -m pip install torch",
         )
     if name == "all":
-        return all_drills()
+        return DRILLS
     drill = find_drill(name)
     if drill is None:
-        raise UsageError(
-            f"There is no drill called {name!r}.", next_step=f"use one of these names, or all: {', '.join(names())}"
-        )
+        names = ", ".join(drill.name for drill in DRILLS)
+        raise UsageError(f"There is no drill called {name!r}.", next_step=f"use one of these names, or all: {names}")
     return (drill,)
 
 

@@ -143,5 +143,5 @@ def _flatten(history: History) -> Iterator[events.AnyEvent]:
 def entries(history: Iterable[events.AnyEvent]) -> Iterator[Entry]:
     """Yield the history as journal entries, with the probe's events from rank 0."""
     for event in history:
-        from_probe = isinstance(event, events.ProbeEvent.__args__)  # type: ignore[attr-defined]
+        from_probe = isinstance(event, events.ProbeEvent)
         yield Entry(event, 1, 0 if from_probe else None)

@@ -35,8 +35,10 @@ def write(report: Report, folder: Path) -> list[Path]:
     from holdfast.render.report.html import as_html  # noqa: PLC0415 - jinja2 is only needed to write a report
     from holdfast.render.report.markdown import as_markdown  # noqa: PLC0415
 
-    written = []
-    for name, text in ((MARKDOWN, as_markdown(report)), (HTML, as_html(report))):
-        write_atomically(folder / name, text)
-        written.append(folder / name)
-    return written
+    return write_files(folder, as_markdown(report), as_html(report))
+
+
+def write_files(folder: Path, markdown: str, html: str) -> list[Path]:
+    write_atomically(folder / MARKDOWN, markdown)
+    write_atomically(folder / HTML, html)
+    return [folder / MARKDOWN, folder / HTML]

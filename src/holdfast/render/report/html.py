@@ -7,7 +7,7 @@ The page's content security policy also forbids scripts and requests.
 from __future__ import annotations
 
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 from markupsafe import Markup, escape
@@ -22,16 +22,20 @@ if TYPE_CHECKING:
 _HERE = files("holdfast.render.report")
 
 
-def as_html(report: Report) -> str:
+def render_page(template: str, **values: Any) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["prose"] = _prose
-    template = environment.from_string(_HERE.joinpath("report.html.j2").read_text("utf-8"))
-    return template.render(
+    style = Markup(_HERE.joinpath("report.css").read_text("utf-8"))  # noqa: S704 - our own file
+    return environment.from_string(_HERE.joinpath(template).read_text("utf-8")).render(style=style, **values)
+
+
+def as_html(report: Report) -> str:
+    return render_page(
+        "report.html.j2",
         report=report,
         first_shown=FIRST_SHOWN,
-        style=Markup(_HERE.joinpath("report.css").read_text("utf-8")),  # noqa: S704 - our own file
         plots=[draw(chart) for chart in report.charts],
         comparison_plot=draw(report.comparison.chart)
         if report.comparison is not None and report.comparison.chart is not None

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-import jinja2
-from markupsafe import Markup
-
 from holdfast.diagnosis.stages import load_staged_run
 from holdfast.frameworks import all_frameworks
-from holdfast.render.report import HTML, MARKDOWN
+from holdfast.render.report import HTML, write_files
+from holdfast.render.report.html import render_page
 from holdfast.render.report.markdown import code, text
 from holdfast.render.report.model import TONES
 from holdfast.render.report.text import clean, moment
 from holdfast.render.stages import count_of, deliverables, load_stages, reason_of, stages_summary, state_of
 from holdfast.render.text import describe_change, format_shares, plural
 from holdfast.schema.units import duration
-from holdfast.storage.folder import write_atomically
 from holdfast.storage.redact import replay_redacted
 
 if TYPE_CHECKING:
@@ -29,7 +25,6 @@ if TYPE_CHECKING:
     from holdfast.schema.plan import Plan
     from holdfast.storage.folder import RunFolder
 
-_HERE = files("holdfast.render.report")
 RESULT_FILES = tuple(name for framework in all_frameworks() for name in framework.result_files)
 MAX_NOTES = 8
 
@@ -76,11 +71,7 @@ class StagesReport:
 
 def write_stages_report(run: RunFolder, plan: Plan | None = None) -> list[Path]:
     report = stages_report(run, plan)
-    written = []
-    for name, page in ((MARKDOWN, as_markdown(report)), (HTML, as_html(report))):
-        write_atomically(run.path / name, page)
-        written.append(run.path / name)
-    return written
+    return write_files(run.path, as_markdown(report), render_page("stages.html.j2", report=report))
 
 
 def stages_report(run: RunFolder, plan: Plan | None = None) -> StagesReport:
@@ -179,15 +170,6 @@ def _link(run: RunFolder, text: str, path: Path) -> Link:
     """Make a relative link, so that it still works in a copy of the folder."""
     relative = os.path.relpath(path, run.path)
     return Link(clean(text, 80), clean(str(path), 400), quote(relative))
-
-
-def as_html(report: StagesReport) -> str:
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string(_HERE.joinpath("stages.html.j2").read_text("utf-8"))
-    style = Markup(_HERE.joinpath("report.css").read_text("utf-8"))  # noqa: S704 - our own file
-    return template.render(report=report, style=style)
 
 
 def as_markdown(report: StagesReport) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from holdfast.diagnosis.causes import cause_of
 from holdfast.diagnosis.goodput import lost_steps
 from holdfast.render.report.text import clean, count
-from holdfast.render.text import describe_change, describe_exit, describe_repeated_work
+from holdfast.render.text import describe_change, describe_exit, describe_repeated_work, describe_saved
 from holdfast.schema.events import INTERRUPTIONS
 from holdfast.schema.units import duration
 from holdfast.schema.verdicts import Action
@@ -174,7 +174,7 @@ def _view_attempt(state: RunState, attempt: AttemptState, following: AttemptStat
         how=_describe_exit(attempt),
         began=_began(attempt),
         why=f"{clean(finding.rule, 60)}: {clean(finding.message, 400)}" if finding is not None else "",
-        saved=_describe_saved(attempt),
+        saved=clean(describe_saved(attempt), 400),
         then=_then(attempt, following),
         first=round(100 * first / last, 2) if last and attempt.steps else 0.0,
         length=round(100 * attempt.steps / last, 2) if last else 0.0,
@@ -195,17 +195,6 @@ def _began(attempt: AttemptState) -> str:
         return f"started over: {clean(resume.why)}" if resume.why else "started over"
     at = f", step {count(resume.step)}" if resume.step else ""
     return f"resumed from {clean(resume.checkpoint)}{at}"
-
-
-def _describe_saved(attempt: AttemptState) -> str:
-    files = attempt.backed_up.files if attempt.backed_up is not None else []
-    if not files:
-        return ""
-    names = ", ".join(
-        clean(file.path.rpartition("/")[2], 80) + (" (truncated)" if file.torn else "") for file in files[:4]
-    )
-    more = f" and {len(files) - 4} more" if len(files) > 4 else ""
-    return f"{names}{more} in attempts/{attempt.number}/saved"
 
 
 def _then(attempt: AttemptState, following: AttemptState | None) -> str:
