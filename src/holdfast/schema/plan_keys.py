@@ -351,8 +351,8 @@ TABLES = (
     ),
     Table(
         "hang",
-        "When training is considered hung: there was no step, no batch and no output for longer than the times below, and two "
-        "stack dumps are identical. If the processes still use the CPU, these times are multiplied by four.",
+        "When training is considered hung: there was no step, no batch and no output for longer than the timeout that these keys set, and "
+        "two stack dumps are identical. If the processes still use the CPU, the timeout is four times as long.",
         (
             Key(
                 "floor_s",

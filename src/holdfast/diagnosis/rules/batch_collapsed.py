@@ -11,8 +11,8 @@ dimension that was transposed or squeezed away.
 **What to do.** Print the shape of one batch. Set the batch size explicitly, and turn off automatic batch-size
 selection.
 
-**When it is reported.** It is reported as a `warn` after 20 consecutive steps with at most two samples per backward
-pass, if this is at most one eighth of the earlier batch size.
+**When it is reported.** It is reported as `warn` after 20 consecutive steps with at most two samples per backward pass,
+if this is at most one eighth of the earlier batch size.
 
 **When it is not reported.** The rule ignores the last, partial batch of an epoch, batches of varying size (token
 buckets), batches that were small from the start, and a reduced batch of more than two samples.

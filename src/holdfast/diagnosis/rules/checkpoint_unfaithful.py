@@ -4,15 +4,17 @@
 different dtype, a moving average, an earlier state), or they contain NaN or Inf. Training itself may have worked, but
 its result is lost.
 
-**Why it happens.** Either a state dict was gathered, renamed, merged or quantized incorrectly before it was saved, or a
-different model instance (freshly created, or an outdated copy) was saved instead of the trained one, or the weights
-became NaN before they were saved.
+**Why it happens.** Common causes are:
+
+- a state dict that was gathered, renamed, merged or quantized incorrectly before it was saved
+- a different model instance (freshly created, or an outdated copy) that was saved instead of the trained one
+- weights that became NaN before they were saved
 
 **What to do.** Save `model.state_dict()` of the model that the optimizer trains, load it again, and check with
 `torch.equal()` that one tensor matches the model in memory. Resume from the last checkpoint without NaN or Inf; the
 report lists the usable checkpoints.
 
-**When it is not reported.** It is not reported for copies of the best weights that are saved later, half-precision
+**When it is not reported.** It is not reported for copies of earlier best weights that are saved later, half-precision
 copies, moving averages, a previously trained model, and files without weights.
 
 **Severity.** The severity is `fatal` if the newest checkpoint of a finished run contains NaN or Inf, and `warn`

@@ -1,12 +1,12 @@
-"""The device's driver uses many times the memory of the tensors, and keeps growing.
+"""The device's driver uses many times the memory of the tensors, and this memory keeps growing.
 
-**What it means.** Tensors take a few hundred MB, while the driver or the caching allocator uses several GB and keeps
-growing. On a Mac, the GPU shares main memory, so the machine starts swapping; in one reported case, a step took 16 s
+**What it means.** Tensors take a few hundred MB, while the driver or the caching allocator uses several GB, and more
+over time. On a Mac, the GPU shares main memory, so the machine starts swapping; in one reported case, a step took 16 s
 instead of 0.5 s. The resident memory of the process does not show this.
 
-**Why it happens.** MPS keeps a compiled graph for every input shape it has received, without an upper limit. Batches
-whose shape keeps changing (the last batch of an epoch, multi-scale training, rectangular images, variable-length text)
-each add one. On CUDA, the caching allocator fragments if sizes change all the time.
+**Why it happens.** MPS keeps a compiled graph for every input shape it has received, without an upper limit. Each new
+shape adds a graph: the last batch of an epoch, multi-scale training, rectangular images, variable-length text. On CUDA,
+the caching allocator fragments if sizes change all the time.
 
 **What to do.** Try the following in this order:
 

@@ -20,8 +20,8 @@ memory of the GPU driver, which is not part of the resident memory of the proces
 - The cause is unknown: monitor memory, swap and the CPU temperature during the next epoch, or resume from the last
   checkpoint in a new process.
 
-**When it is reported.** An epoch is reported if it takes at least three times the median of the previous epochs (at
-least two, not counting the first) and at least 10 s longer. The epoch time does not include evaluation, saving, or time
+**When it is reported.** An epoch is reported if it takes at least three times the median of at least two previous
+epochs (the first is not counted) and at least 10 s longer. The epoch time does not include evaluation, saving, or time
 during which the process was suspended or the machine slept.
 
 If there are no epochs, or if an epoch is long, Holdfast divides the steps into windows of at least one minute. It
@@ -32,7 +32,7 @@ required. An evaluation is compared with earlier evaluations in the same way; at
 reason. It is `note` in these cases:
 
 - The machine slept, checkpoints were being saved, or one long pause explains the difference.
-- Other programs caused it, and the difference is less than one minute.
+- Another program caused it, and the difference is less than one minute.
 - Each step may involve more work than before (longer text, larger images, layers that are no longer frozen).
 
 If only the times of epochs are known, as in a log that Holdfast did not write, the cause cannot be identified, and the

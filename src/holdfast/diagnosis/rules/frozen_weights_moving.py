@@ -12,7 +12,8 @@ of None; momentum and weight decay then keep changing it.
 parameters to the optimizer, or set `.grad = None` when you freeze a parameter.
 
 **When it is not reported.** The rule ignores models other than the trained one (moving averages, teachers, target
-networks). For networks that are frozen alternately (GANs), only the steps of the parameter's own optimizer are checked.
+networks). For networks that are frozen alternately (GANs), only steps of the optimizer that owns the parameter are
+checked.
 
 **Severity.** The severity is `warn`. Frozen parameters of the model that change although no optimizer changes them (for
 example a momentum encoder, which is a moving average of other parameters) are reported as a `note`.

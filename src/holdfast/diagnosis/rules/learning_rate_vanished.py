@@ -3,18 +3,21 @@
 **What it means.** Steps are taken, but no weight changes. Either the learning rate was never above zero, or it fell to
 zero long before the end, and everything after that is wasted.
 
-**Why it happens.** Common causes are a scheduler that was created for fewer steps than are taken (created for epochs
-but stepped for each batch; created for one device but run on several), a decay factor for epochs that is applied to
-steps, a warm-up that never begins because its scheduler is never stepped, or a learning rate that is read as 0 from a
-configuration.
+**Why it happens.** Common causes are:
+
+- a scheduler that was created for fewer steps than are taken, for example for epochs, although it is stepped for each
+  batch
+- a decay factor for epochs that is applied to steps
+- a warm-up that never begins because its scheduler is never stepped
+- a learning rate of 0 in the configuration file
 
 **What to do.** Print `optimizer.param_groups[0]["lr"]` at the end of each epoch. Set the scheduler's `T_max` or
 `total_steps` to the number of `step()` calls: the number of epochs, or `epochs * len(loader)`.
 
 **When it is reported.** It is reported in two cases:
 
-- The rate has been exactly zero from the start for 100 steps; if a `DataLoader` is used, for 1000 steps, or for 100
-  steps once two epochs have finished. In a finished run, 20 steps are enough.
+- The rate has been exactly zero since the start, for 100 steps. During the first two epochs of a `DataLoader`, 1000
+  steps are required; in a finished run, 20 are enough.
 - The rate fell to zero (or below 1e-8 of its peak) and stayed there for at least 200 steps and at least 20% of all
   steps.
 

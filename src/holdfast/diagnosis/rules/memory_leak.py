@@ -28,15 +28,15 @@ If memory grows on a device with its own memory, the limit is the capacity that 
 **Severity.** It is reported as `warn` if both of these conditions are met:
 
 - The forecast reaches the memory limit before the planned end of the run, or within 48 hours if the end is unknown.
-- The growth has continued for at least five epochs (eight if more than half of the memory is still free). In earlier
-  epochs, 85% of the memory limit must be in use. If the run has no epochs, about half of the memory must be in use.
+- The growth has continued for at least five epochs (eight if more than half of the memory is still free). Before that,
+  it is reported only if 85% of the memory limit is in use; in a run without epochs, about half.
 
-Other steady growth is reported as a `note`: in runs with a `DataLoader` after the same number of epochs, in other runs
-if it is at least 256 MiB.
+Other steady growth is reported as a `note`: with a `DataLoader`, after the same number of epochs; otherwise, from 256
+MiB.
 
-The forecast is the first step at which peak memory usage, including validation, exceeds the limit. It extends at most
-20 times the observation period into the future. If the growth has not continued for enough epochs, it extends at most
-1.5 times the observation period (3 times if about half of the memory is in use).
+The forecast is the first step at which peak memory usage, including validation, exceeds the limit. It looks ahead at
+most 20 times as far as Holdfast has observed the run. If the growth has not continued for enough epochs, it looks ahead
+at most 1.5 times as far (3 times if about half of the memory is in use).
 
 **When it is not reported.** Nothing is reported for caches that stop growing, even gradually, for the sawtooth pattern
 of a garbage collector, for single jumps, for noise, or during warm-up. A cache that grows evenly for more than eight

@@ -4,8 +4,8 @@
 The run produced nothing better than the model that you already had.
 
 **Why it happens.** Possible causes are a learning rate that is too high for a pretrained model, labels that do not
-match their inputs (shuffled, or from different classes), data that is not normalized as in pretraining, or a learning
-rate that does not decrease enough toward the end.
+match their inputs (shuffled, or from different classes), data that is normalized differently than in pretraining, or a
+learning rate that does not decrease enough toward the end.
 
 **What to do.** Use the first checkpoint, if it was kept. Try a tenth of the learning rate. Check a few labels by eye.
 
@@ -16,9 +16,9 @@ rate that does not decrease enough toward the end.
 - A single optimizer was stepped at least 200 times, the loss never went below zero, and its mean over the last 10% of
   the steps is at least 10% higher than its mean over the first 10%. The increase is also larger than the noise.
 
-**Severity.** A score is reported as `warn` if its last value is more than 5% below the first, and as a `note`
-otherwise. A loss is reported as `warn` if Holdfast observes a `DataLoader`, and as a `note` otherwise: in loops that
-generate their own data, the model may learn while the loss rises.
+**Severity.** A drop in a score is `warn` if its last value is more than 5% below the first, and `note` otherwise. A
+higher loss is `warn` if Holdfast observes a `DataLoader`, and `note` otherwise: in loops that generate their own data,
+the model may learn while the loss rises.
 
 **When it is not reported.** Nothing is reported for scores that start near the top of their scale (0.95 or more), if
 every score is 0 (see metrics-all-zero), or for failed attempts. The loss is not checked if several optimizers are used,

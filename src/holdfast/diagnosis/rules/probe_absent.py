@@ -5,10 +5,12 @@ exit status, the output and memory usage are still recorded. Steps, losses and w
 detected. Holdfast therefore cannot tell whether the model learned: a run that exits with status 0 gets the verdict
 `unproven`.
 
-**Why it happens.** Python was started with `-I` or `-E`, which ignore `PYTHONPATH`, or with `-S`, which skips
-`sitecustomize`. Or training runs in a container or on a different machine, or a wrapper script cleared the environment
-or replaced `PYTHONPATH`. Or the command is not a Python program, it uses a Python other than CPython 3.9 or newer, or
-it never imports torch.
+**Why it happens.** One of these is the cause:
+
+- Python was started with `-I` or `-E`, which ignore `PYTHONPATH`, or with `-S`, which skips `sitecustomize`.
+- Training runs in a container or on a different machine.
+- A wrapper script cleared the environment or replaced `PYTHONPATH`.
+- The command is not a Python program, its Python is not CPython 3.9 or newer, or it never imports torch.
 
 **What to do.** This depends on the cause:
 

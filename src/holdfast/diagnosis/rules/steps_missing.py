@@ -5,8 +5,9 @@ is then still high at the end, when it should have decreased, or training simply
 show this.
 
 **Why it happens.** Most often, a scheduler was created for `epochs * len(loader)` steps but is stepped once per epoch,
-so that warm-up never ends. Other causes are a total that was computed for a different batch size, accumulation or
-number of devices, a loader that is shorter than expected, or an exception that was caught around the training loop.
+so that the schedule never gets past its start. Other causes are a total that was computed for a different batch size,
+accumulation or number of devices, a loader that is shorter than expected, or an exception that was caught around the
+training loop.
 
 **What to do.** Make the number of `scheduler.step()` calls match the scheduler's total: call it after each
 `optimizer.step()`, or create the scheduler for the number of epochs. Print the planned total next to `len(loader)`.
@@ -24,7 +25,7 @@ number of devices, a loader that is shorter than expected, or an exception that 
 - The trainer or the output states that it stopped early on purpose.
 - The scheduler is LinearLR or ConstantLR, unless it was created for steps and is stepped once per epoch. These
   schedulers are used for warm-up, so their length is not the length of the run.
-- The scheduler was deleted before the end, because its step count is unknown.
+- The scheduler was deleted before the end: its step count is then unknown.
 - The scheduler continued past its total.
 - Events are missing from Holdfast's journal because the disk that contains the run folder was full, so the steps cannot
   be counted.

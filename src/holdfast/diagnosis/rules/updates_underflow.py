@@ -1,7 +1,8 @@
 """Most updates are too small for the dtype of the weights.
 
-**What it means.** Gradients are nonzero, and the optimizer computes updates, but these are smaller than half a unit in
-the last place of the weight, so adding them changes nothing. Large weights stay the same; only small ones learn.
+**What it means.** Gradients are nonzero, and the optimizer computes updates, but these are smaller than half the
+distance from the weight to the next number of its dtype, so adding them changes nothing. Large weights stay the same;
+only small ones learn.
 
 **Why it happens.** The weights are in bfloat16 (8 bits of precision) or float16, and the learning rate is small. In
 bfloat16, an update of one thousandth of the weight is lost.
@@ -9,8 +10,8 @@ bfloat16, an update of one thousandth of the weight is lost.
 **What to do.** Keep the weights in float32 and use autocast for the computation. Or use an optimizer with float32
 master weights or stochastic rounding. Or raise the learning rate.
 
-**When it is reported.** At least half of the checked tensors must be affected, and at least half of their rows that
-have a gradient. Weights must have been checked at least twice.
+**When it is reported.** At least half of the checked tensors are affected; in each of them, at least half of the rows
+with a gradient. Weights must have been checked at least twice.
 
 **Severity.** It is always reported as a `note`.
 

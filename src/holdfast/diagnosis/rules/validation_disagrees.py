@@ -4,14 +4,17 @@
 more than double, the score of the same epoch during training. One of the two is wrong, and the numbers alone do not
 show which.
 
-**Why it happens.** A device computes one of the two validations incorrectly (in one reported case, an M4 Pro gave 0.297
-during training and 0.780 in a separate validation). Or one of them uses half precision. Or the checkpoint differs from
-the model in memory, or its NaN weights were saved as zeros.
+**Why it happens.** Common causes are:
+
+- a device that computes one of the two validations incorrectly (in one reported case, an M4 Pro gave 0.297 during
+  training and 0.780 in a separate validation)
+- one of them uses half precision
+- the checkpoint differs from the model in memory, or its NaN weights were saved as zeros
 
 **What to do.** Validate `best.pt` on the CPU and trust that result: `yolo val model=best.pt device=cpu`.
 
-**When it is reported.** There must be a final validation of the checkpoint, and the same score from the epoch in which
-that checkpoint was saved. The two values must differ by more than a factor of 2 and by more than 0.05.
+**When it is reported.** There must be a final validation of the checkpoint, and a value of the same metric from the
+epoch in which that checkpoint was saved. The two values must differ by more than a factor of 2 and by more than 0.05.
 
 **Severity.** It is always reported as `warn`.
 

@@ -1,17 +1,17 @@
 """Do whole steps on the accelerator match the CPU, and are they reproducible?
 
-**What it checks.** Runs the same first steps twice on the accelerator and once on the CPU, from the same seeds, without additional
-synchronization. Losses, gradients and weights are compared. The tolerance comes from two more runs on the CPU whose arithmetic is
-perturbed at the level of rounding errors.
+**What it checks.** Runs the same first steps twice on the accelerator and once on the CPU, from the same seeds, without
+additional synchronization. Losses, gradients and weights are compared. The tolerance comes from two more runs on the
+CPU whose arithmetic is perturbed at the level of rounding errors.
 
 **Why.** device-operators synchronizes after each operator and therefore hides races, such as copies that are used before they are
 complete. ultralytics 8.3.203 is an example (ultralytics/hub#1199).
 
 **What to do.** Remove `non_blocking=True`, install a newer version, or use a different device.
 
-**Limitations.** If everything runs on the CPU, there is nothing to compare. The comparison with the CPU requires that Holdfast can
-change the device: through `device=` in a plan or in the command of a framework, or through a `--device` option in the command. Otherwise only
-the two runs on the accelerator are compared, and the result says so.
+**Limitations.** If everything runs on the CPU, there is nothing to compare. The comparison with the CPU requires that
+Holdfast can change the device: through `device=` in a plan or in the command of a framework, or through a `--device`
+option in the command. Otherwise only the two runs on the accelerator are compared, and the result states this.
 """
 
 from __future__ import annotations

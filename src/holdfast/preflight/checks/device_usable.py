@@ -1,15 +1,18 @@
 """Is the device available, and does it compute correctly?
 
-**What it checks.** With the Python interpreter of your script: does torch see the device? Are values unchanged after a copy to the
-device and back? Is a matrix product correct? Does a backward pass produce a gradient? With `auto`, or if no device is requested, every
-device that torch sees is tested. Holdfast reports the fastest working device, and warns about each one that does not work.
+**What it checks.** With the Python interpreter of your script: does torch see the device? Are values unchanged after a
+copy to the device and back? Is a matrix product correct? Does a backward pass produce a gradient? With `auto`, or if no
+device is requested, every device that torch sees is tested. Holdfast reports the fastest working device, and warns
+about each one that does not work.
 
 **Why.** With a CPU-only build of torch, training silently runs on the CPU or fails immediately. An outdated driver, a GPU that is
-occupied by a different process or a virtual machine without Metal is found in the first second instead of after the data is loaded.
+occupied by another process or a virtual machine without Metal is found in the first second instead of after the data is loaded.
 
-**What to do.** Follow the advice in the finding: install the build of torch that supports the device, or train on a different device.
+**What to do.** Follow the advice in the finding: install the build of torch that supports the device, or train on a
+different device.
 
-**Limitations.** This is only a basic test. device-operators tests whether the device computes each operator of your script correctly.
+**Limitations.** This is only a basic test. device-operators tests whether the device computes each operator of your
+script correctly.
 """
 
 from __future__ import annotations

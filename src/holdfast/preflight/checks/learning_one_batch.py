@@ -1,20 +1,21 @@
 """Can the model overfit one batch?
 
-**What it checks.** The dry run trains repeatedly on the first batch, on the device that your script uses, starting from the model's
-initial weights, at the peak learning rate of the run. The loss must fall. If it does not, lower or higher learning rates are tried.
+**What it checks.** The dry run trains repeatedly on the first batch, on the device that your script uses, starting from
+the model's initial weights, at the peak learning rate of the run. The loss must fall. If it does not, lower or higher
+learning rates are tried.
 
-**Why.** A model that can learn at all overfits one batch in a few steps. A model that cannot will not learn a whole dataset in ten
-hours either. Possible causes: the loss does not depend on the weights, gradients do not reach the weights or are lost on the device, or
-the labels do not match the inputs.
+**Why.** A model that can learn at all overfits one batch in a few steps. A model that cannot will not learn a whole
+dataset in ten hours either. Possible causes: the loss does not depend on the weights, gradients do not reach the
+weights or are lost on the device, or the labels do not match the inputs.
 
-**What to do.** Check the loss, the labels of one batch, and the frozen layers. If the loss falls only at a learning rate other than the
-planned one, reconsider the planned one.
+**What to do.** Check the loss, the labels of one batch, and the frozen layers. If the loss falls only at another
+learning rate, reconsider yours.
 
 **Severity.** `fatal` if the loss does not change at any learning rate, `warn` if it changes but does not fall.
 
-**When it is not checked.** The result is `not checked` if several optimizers are used (GANs), if the loss is negative or exactly 0, if
-the batch cannot be repeated, or if the run ends too early. If the script does not use a DataLoader, Holdfast can repeat a batch only if
-the script draws it at random: Holdfast then restores the random state.
+**When it is not checked.** The result is `not checked` if several optimizers are used (GANs), if the loss is negative
+or exactly 0, if the batch cannot be repeated, or if the run ends too early. If the script does not use a DataLoader,
+Holdfast can repeat a batch only if it is drawn at random, by restoring the random state.
 """
 
 from __future__ import annotations

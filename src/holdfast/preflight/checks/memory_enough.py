@@ -1,14 +1,13 @@
 """Is there enough memory to start training?
 
-**What it checks.** Compares the memory that is available without swapping or killing a process (limited by physical memory or by the
-container, whichever is lower) with the memory that training needs before its first batch: for torch itself, for DataLoader
-workers, and for images that are cached in memory.
+**What it checks.** Compares the available memory of the machine, or of its container, with what training needs before
+its first batch: torch itself, DataLoader workers, and images that are cached in memory.
 
-**Why.** Running out of memory is the most common cause of a crash in a long run, and on a Mac there is no error message. If memory is
-already insufficient at startup, training cannot succeed.
+**Why.** Running out of memory is the most common cause of a crash in a long run, and on a Mac there is no error
+message. If memory is already insufficient at startup, training cannot succeed.
 
-**What to do.** Close other programs, use fewer workers, or avoid `cache=ram`. This check does not estimate the memory for batches and
-validation; forecast-memory measures it.
+**What to do.** Close other programs, use fewer workers, or avoid `cache=ram`. This check does not estimate the memory
+for batches and validation; forecast-memory measures it.
 
 **Severity.** `fatal` if there is not even enough memory to import torch; otherwise `warn`.
 """

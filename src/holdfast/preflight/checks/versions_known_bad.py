@@ -1,19 +1,20 @@
 """Does this combination of installed versions have known bugs?
 
-**What it checks.** Compares the versions of torch, macOS, NumPy, torchvision and the training framework with publicly known bugs, for example:
+**What it checks.** Compares the versions of torch, macOS, NumPy, torchvision and the training framework with publicly
+known bugs, for example:
 
 - lost writes on Apple GPUs (all losses are exactly 0)
 - batches that are copied without synchronization
 - out-of-bounds reads in matrix products
 - versions of torch and NumPy that are not binary compatible
 
-**Why.** One user trained for hours with all losses and metrics at 0 and concluded "never use MPS for YOLO". The cause was a bug in the
-combination of two versions, which the next release fixed. Comparing versions takes a second.
+**Why.** One user trained for hours with all losses and metrics at 0 and concluded "never use MPS for YOLO". The cause
+was a bug in the combination of two versions, which the next release fixed. Comparing versions takes a second.
 
 **What to do.** Install the version that the finding names.
 
-**Severity.** Bugs that affect every detector are `fatal`; bugs that occur only with certain tensor shapes or at random are
-`warn`. A bug of Apple GPUs is only a `warn` if no device was requested, and is not reported if training runs on the CPU.
+**Severity.** Bugs that affect every object detector are `fatal`; bugs that occur only with certain tensor shapes or at random are
+`warn`. Bugs of Apple GPUs are `warn` if no device was requested, and are not reported on the CPU.
 
 Sources: each finding names its own, among them pytorch#122016, ultralytics/hub#1199 and pytorch#132179.
 """

@@ -1,19 +1,21 @@
-"""Are validation images independent of training images, or do training images leak into validation?
+"""Are the validation images independent of the training images?
 
-**What it checks.** For every image of val and test, checks whether train contains the same file, a near-duplicate, a different export
-of the same image, or a neighboring frame of the same video. Copies are found by their bytes, near-duplicates by a 128-bit perceptual
-hash that survives re-encoding and resizing, and videos by their file names. File names are used only if they clearly number video
-frames (such as `clip3_frame_0012.jpg`), or if images with neighboring numbers are clearly more similar than two arbitrary images.
+**What it checks.** Checks, for every image in val and test, whether train contains the same file, a near-duplicate, a
+different export of the same image, or a neighboring frame of the same video. Copies are found by their bytes,
+near-duplicates by a 128-bit perceptual hash that survives re-encoding and resizing, and videos by their file names.
+File names are used only if they clearly number video frames (such as `clip3_frame_0012.jpg`), or if images with
+neighboring numbers are clearly more similar than two arbitrary images.
 
-**Why.** A random split of video frames puts nearly identical images into both train and val. The metric then measures memorization: a
-score of 98% on such a split says nothing about performance on new images.
+**Why.** A random split of video frames puts nearly identical images into both train and val. The metric then measures
+memorization: a score of 98% on such a split says nothing about performance on new images.
 
-**What to do.** Split by group (a video, or a set of near-duplicates): `--write-split DIR` writes `train.txt`, `val.txt` and a
-`data.yaml` that uses them. Each group is entirely in train or in val; the validation fraction and the class proportions stay as close
-to the original as possible. Without this option, the suggested split is only summarized. The metric will be lower, but correct.
+**What to do.** Split by group (a video, or a set of near-duplicates): `--write-split DIR` writes `train.txt`, `val.txt`
+and a `data.yaml` that uses them. Each group is entirely in train or in val; the validation fraction and the class
+proportions stay as close to the original as possible. Without this option, the suggested split is only summarized. The
+metric will be lower, but correct.
 
-**Limitations.** Video frames are not recognized if the video moves so fast that neighboring frames look different and the file names do
-not identify the video.
+**Limitations.** Video frames are not recognized if the video moves so fast that neighboring frames look different and
+the file names do not identify the video.
 """
 
 from __future__ import annotations

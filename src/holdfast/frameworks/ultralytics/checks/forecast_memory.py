@@ -1,13 +1,13 @@
 """Is there enough memory for the peak of the run?
 
-**What it checks.** For Ultralytics commands and plans: runs the stage with the most pixels per batch for two short epochs (the *short
-run*), and compares the peak memory of all its processes, during training and during validation, with the limit: the plan's budget, or
-the memory that is available now, whichever is lower. Memory that a short run does not use yet is added: images that each loader process
-keeps for mosaic, or all images with `cache = "ram"`. For an accelerator with its own memory, the peak there is compared with its
-capacity.
+**What it checks.** For Ultralytics commands and plans: runs the stage with the most pixels per batch for two short
+epochs (the *short run*), and compares the peak memory of all its processes, during training and during validation, with
+the limit: the plan's budget, or the memory that is available now, whichever is lower. Holdfast adds the memory that a
+longer run will need: images that each loader process keeps for mosaic, or all images with `cache = "ram"`. For an
+accelerator with its own memory, the peak there is compared with its capacity.
 
-**Why.** Running out of memory is the most common cause of a crash in a long run, often after hours, and on a Mac there is no error
-message.
+**Why.** Running out of memory is the most common cause of a crash in a long run, often after hours, and on a Mac there
+is no error message.
 
 **What to do.** The finding suggests settings that fit, based on additional short runs. Try a smaller batch first: Ultralytics
 accumulates gradients over `nbs` images, so the effective batch size stays the same. The next option is smaller images. Run
