@@ -205,8 +205,11 @@ def _collect_next_steps(state: RunState, finding: Finding | None, reference: str
             steps.insert(min(1, len(steps)), resume)
     if _has_failed(state.attempt) and state.attempt.steps and is_plain_loop(state):
         steps.insert(min(2, len(steps)), NextStep(GUARD))
-    by_text = {step.text: step for step in reversed(steps)}  # the first of several with the same text
-    return list(dict.fromkeys(by_text[step.text] for step in steps))[:MAX_STEPS]
+    shown: dict[str, NextStep] = {}
+    for step in steps:
+        if step.text not in shown:
+            shown[step.text] = step
+    return list(shown.values())[:MAX_STEPS]
 
 
 def _can_resume(state: RunState) -> bool:
