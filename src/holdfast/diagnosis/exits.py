@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from holdfast.schema.exits import starts_traceback
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -21,7 +23,6 @@ _LIBRARY = re.compile(
 )
 """Frames of libraries, of Holdfast's wrappers, and of the stubs that start a console script."""
 
-_TRACEBACK = re.compile(r"^(?:╭[─ ]*)?Traceback \(most recent call last\)")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _THREAD = "Exception in thread"
 _LAUNCHER = "ChildFailedError"
@@ -66,7 +67,7 @@ def describe_position(attempt: AttemptState) -> str:
 def exception_line(ended: AttemptEnded) -> str | None:
     """Return the line that names the exception, from the last lines of output."""
     words = exception_words(ended)
-    if not words or not _TRACEBACK.match(words[0]):
+    if not words or not starts_traceback(words[0]):
         return None
     words = _remove_launcher_traceback(words)
     frames = [n for n, line in enumerate(words) if line.startswith('  File "')]
@@ -89,7 +90,7 @@ def frames_of(ended: AttemptEnded) -> list[str]:
 
 def _remove_launcher_traceback(words: list[str]) -> list[str]:
     """Remove the launcher's own traceback. It comes last and only states that a rank failed."""
-    begins = [n for n, line in enumerate(words) if _TRACEBACK.match(line)]
+    begins = [n for n, line in enumerate(words) if starts_traceback(line)]
     if len(begins) > 1 and any(_LAUNCHER in line for line in words[begins[-1] :]):
         return words[: begins[-1]]
     return words
@@ -107,7 +108,7 @@ def exception_words(ended: AttemptEnded) -> list[str]:
     traceback that was caught and printed does not.
     """
     lines = _remove_thread_tracebacks([_RANK.sub("", line) for line in ended.last_lines])
-    begins = [n for n, line in enumerate(lines) if _TRACEBACK.match(line)]
+    begins = [n for n, line in enumerate(lines) if starts_traceback(line)]
     if not begins:
         return lines
     begin = begins.pop()
@@ -122,11 +123,11 @@ def _remove_thread_tracebacks(lines: list[str]) -> list[str]:
     kept: list[str] = []
     in_thread = False
     for before, line in zip(["", *lines], lines, strict=False):
-        begins = bool(_TRACEBACK.match(line)) and not before.startswith(_THREAD) and not before.startswith(_CHAINED)
+        begins = starts_traceback(line) and not before.startswith(_THREAD) and not before.startswith(_CHAINED)
         in_thread = line.startswith(_THREAD) or (in_thread and not begins)
         if not in_thread:
             kept.append(line)
-    return kept if any(_TRACEBACK.match(line) for line in kept) else lines
+    return kept if any(starts_traceback(line) for line in kept) else lines
 
 
 def match_exception(ended: AttemptEnded, *patterns: str) -> str | None:

@@ -11,6 +11,7 @@ from holdfast.diagnosis.engine import WEIGHT
 from holdfast.diagnosis.exits import describe_position, killed_by
 from holdfast.diagnosis.rules import by_id
 from holdfast.schema.events import INTERRUPTIONS
+from holdfast.schema.exits import describe_exit
 from holdfast.schema.shell_text import shell_join, shell_quote
 
 if TYPE_CHECKING:
@@ -139,12 +140,8 @@ def _describe_end(attempt: AttemptState) -> str:
         return "was stopped by you" if ended.stopped_by == "user" else "was stopped by SIGTERM"
     if ended.stopped_by is not None:
         return f"was stopped {describe_position(attempt)} ({ended.rule or ended.stopped_by})"
-    if ended.code == 0:
-        return "finished"
     signal = killed_by(ended)
-    if signal is not None:
-        return f"was killed by {signal} {describe_position(attempt)}"
-    return f"exited with code {ended.code}" if ended.code is not None else "ended in a way that was not recorded"
+    return describe_exit(ended.code, signal) + (f" {describe_position(attempt)}" if signal is not None else "")
 
 
 def _has_failed(attempt: AttemptState) -> bool:

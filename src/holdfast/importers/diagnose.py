@@ -26,6 +26,7 @@ from holdfast.importers.exits import check_exit_code
 from holdfast.importers.settings import read_settings
 from holdfast.process.output_matcher import OutputMatcher
 from holdfast.schema import events
+from holdfast.schema.exits import describe_exit
 from holdfast.schema.shell_text import shell_quote
 from holdfast.schema.verdicts import Outcome
 from holdfast.storage.journal import Entry
@@ -225,11 +226,9 @@ def _describe_end(reading: Reading, attempt: AttemptState) -> str:
         return "it has not ended"
     if not end.is_known:
         return "how it ended is not recorded"
-    if end.finished:
-        return "it finished"
-    if ended.signal:
-        return f"it was killed by {ended.signal}"
-    return f"it exited with code {ended.code}" if end.basis == "exit code" else "it failed with an error"
+    if end.basis != "exit code" and not end.finished and not ended.signal:
+        return "it failed with an error"
+    return f"it {describe_exit(ended.code, ended.signal)}"
 
 
 def _list_unknown(reading: Reading, state: RunState, explanation: Explanation) -> list[str]:

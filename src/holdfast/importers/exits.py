@@ -5,13 +5,13 @@ everything that was planned is there.
 from __future__ import annotations
 
 import re
-import signal as signals
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from holdfast.process.exit_evidence import collect_exit_evidence
 from holdfast.schema import events
 from holdfast.schema.errors import UsageError
+from holdfast.schema.exits import find_signal, starts_traceback
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 MAX_LAST_LINES = 60
 """Lines of the end of a log to keep: enough for a traceback with its message."""
 _SIGNAL = re.compile(r"\bSIG[A-Z]+\b")
-_TRACEBACK = re.compile(r"^(?:\[rank\d+\]: ?)?(?:╭[─ ]*)?Traceback \(most recent call last\)")
 _KERNEL = re.compile(r"memorystatus: killing|Out of memory: Kill(?:ed)? process|oom-kill:|oom_reaper: reaped")
 _CGROUP = re.compile(r"slurmstepd: error: .*oom[-_ ]kill|Memory cgroup out of memory", re.IGNORECASE)
 _TIME_LIMIT = re.compile(r"slurmstepd: error: .*CANCELLED AT .*DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)")
@@ -79,7 +78,7 @@ def infer_end(exit_code: int | None, words: Sequence[str] = (), *, finished: str
     if any(line.strip() in _INTERRUPTED for line in last[-5:]):
         how = "its last output: it was interrupted from the keyboard"
         return End(None, "SIGINT", last, found, "output", how, stopped_by="user")
-    if any(_TRACEBACK.match(line) for line in last):
+    if any(starts_traceback(line) for line in last):
         return End(1, None, last, found, "output", "a traceback in its last output")
     if finished:
         return End(0, None, last[-5:], [], "output", finished)
@@ -112,9 +111,5 @@ def check_exit_code(code: int | None) -> None:
 
 def _split_exit_code(code: int) -> tuple[int | None, str | None]:
     """Split a code into exit code and signal name: Python reports a signal as its negative number."""
-    if code >= 0:
-        return code, None
-    try:
-        return None, signals.Signals(-code).name
-    except ValueError:
-        return code, None
+    name = find_signal(-code) if code < 0 else None
+    return (None, name) if name is not None else (code, None)

@@ -47,6 +47,7 @@ from holdfast.process.process_identity import send_signal, send_to
 from holdfast.process.streams import Streams
 from holdfast.process.terminal import STDERR, STDIN, STDOUT, Terminal, to_event
 from holdfast.schema.errors import CommandNotRunnable
+from holdfast.schema.exits import signal_name
 
 if TYPE_CHECKING:
     import subprocess
@@ -348,7 +349,7 @@ class ChildProcess:
         """Return whether the child has exited. Only the child is waited for, never other children of the supervisor."""
         if self.exited is None and (status := self._process.poll()) is not None:
             if status < 0:
-                self.exited = Exited(code=None, signal=_signal_name(-status))
+                self.exited = Exited(code=None, signal=signal_name(-status))
             else:
                 self.exited = Exited(code=status)
         return self.exited is not None
@@ -373,10 +374,3 @@ def _make_watch_error(error: OSError | RuntimeError) -> CommandNotRunnable:
         if is_out_of_descriptors
         else "make room for its logs, then start it again",
     )
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # one of the real-time signals
-        return f"signal {number}"

@@ -12,10 +12,10 @@ Sources in addition to those of `holdfast.machine.base`:
 from __future__ import annotations
 
 import re
-import signal as signals
 from typing import TYPE_CHECKING
 
 from holdfast.schema.events import Evidence
+from holdfast.schema.exits import TRACEBACK, find_signal, signal_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _MAX_SCANNED_LINES = 200
 """Lines of output that are searched, counted from the end."""
 _MIN_KEPT_LINES = 40
-_TRACEBACK = "Traceback (most recent call last)"
 _MAX_LINES = 12
 
 _LAUNCHER = (
@@ -39,7 +38,7 @@ _LOADER_SIGNAL = re.compile(r"is killed by signal: (?P<words>[\w ]+)")
 def last_lines(lines: Sequence[str]) -> list[str]:
     """Return the last 40 lines, or more if a traceback that ends in them starts earlier."""
     recent = list(lines[-_MAX_SCANNED_LINES:])
-    tracebacks = [n for n, line in enumerate(recent) if _TRACEBACK in line]
+    tracebacks = [n for n, line in enumerate(recent) if TRACEBACK in line]
     return recent[min(tracebacks[-1] if tracebacks else len(recent), max(0, len(recent) - _MIN_KEPT_LINES)) :]
 
 
@@ -82,35 +81,28 @@ def collect_exit_evidence(
         )
     result.extend(evidence)
     lines = [line.strip() for line in last_lines[-_MAX_SCANNED_LINES:]]
-    for source, find_signal in (
+    for source, parse in (
         ("torchrun", _parse_launcher_line),
         ("data loader", _parse_loader_line),
         ("last output", _parse_shell_line),
     ):
-        result.extend(_collect_lines(source, find_signal, lines))
+        result.extend(_collect_lines(source, parse, lines))
     return result
 
 
 def signal_from_exit_code(code: int | None) -> str | None:
     """Map 137 to SIGKILL, 134 to SIGABRT, 139 to SIGSEGV; None if the code does not stand for a signal."""
-    return None if code is None else _signal_name(code - 128)
+    return None if code is None else find_signal(code - 128)
 
 
 def _signal_of_negative(code: int | None) -> str | None:
-    return None if code is None or code >= 0 else _signal_name(-code) or f"signal {-code}"
+    return None if code is None or code >= 0 else signal_name(-code)
 
 
-def _signal_name(number: int) -> str | None:
-    try:
-        return signals.Signals(number).name
-    except ValueError:
-        return None
-
-
-def _collect_lines(source: str, find_signal: Callable[[str], str | None], lines: Iterable[str]) -> list[Evidence]:
+def _collect_lines(source: str, parse: Callable[[str], str | None], lines: Iterable[str]) -> list[Evidence]:
     by_line: dict[str, Evidence] = {}
     for line in lines:
-        name = find_signal(line)
+        name = parse(line)
         if name is not None:
             by_line.setdefault(line, Evidence(source, f"{line} ({name})" if name and name not in line else line))
     return list(by_line.values())[:_MAX_LINES]
@@ -121,7 +113,7 @@ def _parse_launcher_line(line: str) -> str | None:
         match = pattern.search(line)
         if match:
             name = match.groupdict().get("name")
-            return name or _signal_name(int(match["number"])) or f"signal {match['number']}"
+            return name or signal_name(int(match["number"]))
     return None
 
 

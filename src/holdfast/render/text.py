@@ -9,6 +9,7 @@ from holdfast.diagnosis.checkpoints import checkpoints
 from holdfast.diagnosis.goodput import lost_steps
 from holdfast.probe.holdfast_probe.redact import readable
 from holdfast.process.output_log import ESCAPES
+from holdfast.schema import exits
 from holdfast.schema.json_text import UNSAFE
 
 if TYPE_CHECKING:
@@ -68,9 +69,11 @@ def describe_exit(*, code: int | None, signal: str | None, stopped_by: str | Non
         return "stopped by Holdfast, to resume in a new process"
     if stopped_by is not None:
         return STOP_REASONS.get(stopped_by, f"stopped by Holdfast because of {stopped_by}")
-    if signal is not None:
-        return f"killed by {signal}"
-    return "finished" if code == 0 else f"exit code {code}" if code is not None else "exit not recorded"
+    return (
+        "exit not recorded"
+        if code is None and signal is None
+        else exits.describe_exit(code, signal).removeprefix("was ")
+    )
 
 
 def describe_saved(attempt: AttemptState, shown: int = 4) -> str:

@@ -31,6 +31,7 @@ from holdfast.process.helper_processes import helpers
 from holdfast.process.python_command import program
 from holdfast.schema import events
 from holdfast.schema.errors import DataSetInvalid, HoldfastError
+from holdfast.schema.exits import describe_exit
 from holdfast.schema.plan import Budget, Policy, from_toml, to_toml
 from holdfast.schema.units import size as amount
 from holdfast.storage.folder import RunFolder, create
@@ -356,7 +357,7 @@ def _describe_failure(ended: events.AttemptEnded | None, output: Path) -> str:
     if ended is not None and ended.last_lines:
         return _one_line(ended.last_lines[-1])
     if ended is not None and ended.signal is not None:
-        return f"it was killed by {ended.signal}"
+        return f"it {describe_exit(ended.code, ended.signal)}"
     lines = [line for line in output.read_text(errors="replace").splitlines() if line.strip()]
     return _one_line(lines[-1]) if lines else "it made no step"
 

@@ -19,6 +19,7 @@ from holdfast.probe.holdfast_probe.env_scripts import facts
 from holdfast.process.helper_processes import HelpersStopping, helpers
 from holdfast.process.python_command import program as python_program
 from holdfast.process.python_command import python_path
+from holdfast.schema.exits import describe_exit, signal_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -62,11 +63,8 @@ class Reply:
         """How the program failed; None if it succeeded."""
         if self.code is None:
             return "it did not finish in time"
-        if self.code < 0:
-            with contextlib.suppress(ValueError):
-                return f"it was killed by {signal.Signals(-self.code).name}"
-            return f"it was killed by signal {-self.code}"
-        return f"it exited with code {self.code}" if self.code else None
+        signal = signal_name(-self.code) if self.code < 0 else None
+        return f"it {describe_exit(self.code, signal)}" if self.code else None
 
     @property
     def last_line(self) -> str:

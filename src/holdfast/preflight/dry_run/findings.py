@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.engine import Engine
@@ -10,6 +9,7 @@ from holdfast.diagnosis.rules import all_rules
 from holdfast.diagnosis.run_state import RunState
 from holdfast.process.exit_evidence import collect_exit_evidence
 from holdfast.schema import events
+from holdfast.schema.exits import find_signal
 from holdfast.storage.journal import Entry
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _replay(dry_run: DryRunResult) -> Iterator[events.AnyEvent]:
             last = getattr(event, "step", None) or last
     if dry_run.ended_alone and dry_run.code:
         code = dry_run.code
-        name = signal.Signals(-code).name if code < 0 and -code in set(signal.Signals) else None
+        name = find_signal(-code) if code < 0 else None
         yield events.AttemptEnded(
             at=float("inf"), attempt=1, code=None if name else code, signal=name, last_step=last,
             seconds=dry_run.seconds, evidence=collect_exit_evidence(code, name, dry_run.last_lines), last_lines=list(dry_run.last_lines),
