@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from holdfast import __main__ as way_in
-from holdfast.schema import errors
 from holdfast.schema.errors import HoldfastError, PlanInvalid, UsageError
 from holdfast.schema.plan import Plan, from_toml
 from holdfast.storage import folder
@@ -132,5 +131,4 @@ def test_no_error_that_a_person_can_mend_is_a_fault_of_holdfasts_own():
     statuses = r"^\| 1 \| an internal error in Holdfast \|\n\| 2 \| a usage error"
     assert re.search(statuses, README.read_text(), re.MULTILINE)
     assert {kind.exit_status for kind in kinds(HoldfastError)} == {2}
-    named = set(re.findall(r"^ *[├└]── (\w+)", errors.__doc__ or "", re.MULTILINE))
-    assert named == {kind.__name__ for kind in kinds(UsageError)}
+    assert all(kind.__doc__ for kind in kinds(UsageError)), "each error says what it is about"

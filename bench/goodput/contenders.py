@@ -27,7 +27,7 @@ def compile_holdfast() -> None:
 
 
 def holdfast(script: str, kills: int, *more: str) -> list[str]:
-    """Return the command. Repeated kills need only --max-attempts, because the default is three attempts."""
+    """Return the command. Repeated kills need only --max-attempts, because the default is ten attempts."""
     command = [HOLDFAST, "run", "--dir", "run", "--max-attempts", str(kills + 1), *more, "--"]
     return [*command, PYTHON, str(PROGRAMS / script)]
 

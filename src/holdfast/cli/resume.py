@@ -3,40 +3,52 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
-AS_BEFORE = "See `holdfast run` (default: as in the original run)."
+from holdfast.cli import options
 
-
-def resume(
-    reference: str | None = typer.Argument(
-        None,
+Reference = Annotated[
+    str | None,
+    typer.Argument(
         metavar="RUN",
         help="Name (NAME or NAME-N) or folder of a run (default: the newest run that was interrupted or failed, or whose Holdfast process was killed).",
     ),
-    command: list[str] | None = typer.Argument(
-        None,
+]
+Command = Annotated[
+    list[str] | None,
+    typer.Argument(
         metavar="PLAN.toml | -- COMMAND",
         help="The plan file, if you changed it; or the training command, which is required only if its arguments contain a secret, because secrets are not stored.",
     ),
-    checkpoint: str | None = typer.Option(None, metavar="GLOB", help=AS_BEFORE),
-    resume_with: str | None = typer.Option(None, metavar="ARGS", help=AS_BEFORE),
-    on_event: str | None = typer.Option(None, metavar="CMD", help=AS_BEFORE),
-    max_attempts: int | None = typer.Option(
-        None, metavar="N", help="Maximum number of further attempts (default: as in the original run)."
-    ),
-    hours: float | None = typer.Option(
-        None, min=0.0, metavar="N", help="Time limit for the whole run, in hours; overrides the plan."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON on the last line of stdout."),
+]
+
+
+def resume(
+    context: typer.Context,
+    reference: Reference = None,
+    command: Command = None,
+    max_attempts: options.MaxAttempts = None,  # noqa: ARG001 - options.given reads it, and those below, from the context
+    hours: options.Hours = None,  # noqa: ARG001
+    on_finding: options.OnFinding = None,  # noqa: ARG001
+    observe_only: options.ObserveOnly = None,  # noqa: ARG001
+    checkpoint: options.Checkpoint = None,  # noqa: ARG001
+    resume_with: options.ResumeWith = None,  # noqa: ARG001
+    on_event: options.OnEvent = None,  # noqa: ARG001
+    rule: options.Rule = None,  # noqa: ARG001
+    hang_after: options.HangAfter = None,  # noqa: ARG001
+    backoff: options.Backoff = None,  # noqa: ARG001
+    max_lost_work: options.MaxLostWork = None,  # noqa: ARG001
+    as_json: options.AsJson = False,
 ) -> None:
     """Resume a run from its newest usable snapshot or checkpoint.
 
-    New events are recorded in the same run folder.
+    New events are recorded in the same run folder. Options that are not given are as in the original run.
 
     Exit status: as for `holdfast run`.
     """
+    from holdfast.launch.command_run import apply_options
     from holdfast.launch.plan_run import is_plan_file, load_changed_plan, resume_plan
     from holdfast.render.console import say
     from holdfast.storage.folder import find, stage_folders, working_folder
@@ -51,16 +63,9 @@ def resume(
         run = newest_resumable(root, say)
         say(f"resuming {run.name}, the newest run that can be resumed")
     refuse_foreign(run, stage_folders(run))
+    given = options.given(context)
     if command and is_plan_file(command):
-        plan = load_changed_plan(Path(command[0]), attempts=max_attempts, hours=hours)
+        plan = load_changed_plan(Path(command[0]), given)
     else:
-        plan = read_plan(
-            run,
-            command or [],
-            attempts=max_attempts,
-            hours=hours,
-            checkpoint=checkpoint,
-            resume_with=resume_with,
-            on_event=on_event,
-        )
+        plan = read_plan(run, command or [], lambda plan: apply_options(plan, given))
     raise typer.Exit(resume_plan(run, plan, as_json=as_json))

@@ -7,6 +7,8 @@ import gc
 import shutil
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from holdfast.diagnosis import rule_config
 from holdfast.diagnosis.run_state import load_run_state
 from holdfast.launch.new_run_folder import create_run_folder
@@ -16,7 +18,7 @@ from holdfast.render.report import write_report
 from holdfast.render.summary import summary_of, write_summary
 from holdfast.schema.errors import CommandNotRunnable
 from holdfast.schema.events import AttemptStarted
-from holdfast.schema.plan import Budget, HangSettings, Plan
+from holdfast.schema.plan import HangSettings
 from holdfast.storage.folder import working_folder
 from holdfast.storage.journal import replay
 from holdfast.storage.plan_copy import write_plan
@@ -28,38 +30,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    import typer
-
     from holdfast.diagnosis.run_state import RunState
+    from holdfast.schema.plan import Plan
     from holdfast.schema.verdicts import Verdict
     from holdfast.storage.folder import RunFolder
 
 
-def explicit_options(context: typer.Context, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that are given on the command line, without defaults."""
-    sources = {name: context.get_parameter_source(name) for name in options}
-    return {
-        name: options[name] for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"
-    }
-
-
-def make_plan(command: list[str], options: dict[str, Any]) -> Plan:
-    return Plan(cwd=str(working_folder()), command=command, **to_plan_fields(options))
-
-
-def to_plan_fields(options: dict[str, Any]) -> dict[str, Any]:
-    """Convert command-line options to fields of a plan."""
+def apply_options(plan: Plan, options: dict[str, Any]) -> Plan:
+    """Return the plan with the options of the command line."""
     names = {"backoff": "backoff_s", "max_lost_work": "max_lost_work_s"}
-    converted = {"max_attempts", "hang_after", "rule"}
+    converted = {"max_attempts", "hours", "hang_after", "rule"}
     fields = {names.get(name, name): value for name, value in options.items() if name not in converted}
-    if "max_attempts" in options:
-        fields["budget"] = Budget(attempts=options["max_attempts"])
-    if options.get("hang_after") is not None:
-        after = options["hang_after"]
+    limits = {"attempts": options.get("max_attempts"), "hours": options.get("hours")}
+    limits = {name: value for name, value in limits.items() if value is not None}
+    if limits:
+        fields["budget"] = msgspec.structs.replace(plan.budget, **limits)
+    if (after := options.get("hang_after")) is not None:
         fields["hang"] = HangSettings(floor_s=after, start_floor_s=max(after, 60.0), confirm_s=min(30.0, after))
-    if options.get("rule"):
+    if "rule" in options:
         fields["rules"] = rule_config.parse(options["rule"])
-    return fields
+    return msgspec.structs.replace(plan, **fields)
 
 
 def supervise_new(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.frameworks import by_name
-from holdfast.launch.command_run import report_removed, supervise_new, supervise_resumed, to_plan_fields, write_results
+from holdfast.launch.command_run import apply_options, report_removed, supervise_new, supervise_resumed, write_results
 from holdfast.launch.interrupts import terminate_helpers_on_signal
 from holdfast.launch.new_run_folder import create_run_folder
 from holdfast.render.console import print_json, say
@@ -50,11 +50,7 @@ def load_plan(path: Path, options: dict[str, Any]) -> Plan:
     from holdfast.preflight.validate_plan import validate
     from holdfast.supervisor.load_plan import open_plan
 
-    plan = open_plan(path)
-    fields = to_plan_fields(options)
-    if "budget" in fields:
-        fields["budget"] = msgspec.structs.replace(plan.budget, attempts=fields["budget"].attempts)
-    plan = msgspec.structs.replace(plan, **fields)
+    plan = apply_options(open_plan(path), options)
     context = validate(plan)
     for note in context.notes:
         say(note)
@@ -150,11 +146,9 @@ def run_stages(run: RunFolder, plan: Plan, *, as_json: bool) -> int:
     return verdict.exit_status
 
 
-def load_changed_plan(path: Path, *, attempts: int | None, hours: float | None) -> Plan:
+def load_changed_plan(path: Path, options: dict[str, Any]) -> Plan:
     """Load the plan with which to resume a run, from its changed file."""
-    plan = choose_device(load_plan(path, {} if attempts is None else {"max_attempts": attempts}))
-    if hours is not None:
-        plan = msgspec.structs.replace(plan, budget=msgspec.structs.replace(plan.budget, hours=hours))
+    plan = choose_device(load_plan(path, options))
     return plan if plan.stages else stage_plan(plan, stages_of(plan)[0])
 
 

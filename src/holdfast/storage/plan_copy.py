@@ -15,7 +15,7 @@ from holdfast.storage.plan.text import read_kept_plan_text
 from holdfast.storage.redact import redactor_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from holdfast.storage.folder import RunFolder
 
@@ -34,21 +34,14 @@ def write_plan(run: RunFolder, plan: Plan) -> None:
         ) from error
 
 
-def read_plan(
-    run: RunFolder, command: Sequence[str], *, attempts: int | None = None, hours: float | None = None, **changes: Any
-) -> Plan:
-    """Read the plan of a run and apply the changes. Secrets were not recorded and must be provided again."""
+def read_plan(run: RunFolder, command: Sequence[str], change: Callable[[Plan], Plan] = lambda plan: plan) -> Plan:
+    """Read the plan of a run and change it. Secrets were not recorded and must be provided again."""
     try:
         plan = _restore_bytes(from_toml(read_kept_plan_text(run.plan)))
     except (OSError, UnicodeDecodeError) as error:
         raise UnknownRun(f"The plan of {run.path} cannot be read: {error}.", look_at=str(run.plan)) from error
-    fields = {name: value for name, value in changes.items() if value is not None}
-    if command:
-        fields["command"] = list(command)
-    budget = {name: value for name, value in (("attempts", attempts), ("hours", hours)) if value is not None}
-    if budget:
-        fields["budget"] = msgspec.structs.replace(plan.budget, **budget)
-    plan = msgspec.structs.replace(plan, environment=_restore_environment(run, plan), **fields)
+    fields: dict[str, Any] = {"command": list(command)} if command else {}
+    plan = change(msgspec.structs.replace(plan, environment=_restore_environment(run, plan), **fields))
     for name, words in (
         ("command", [*plan.command, *(word for stage in plan.stages for word in stage.command)]),
         ("--on-event", [plan.on_event or ""]),
