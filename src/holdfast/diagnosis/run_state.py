@@ -200,6 +200,13 @@ class RunState:
             self._record_ended_at = self.last_at
             if self.attempts:
                 self.attempt.signals.clear()  # a resume revokes earlier requests to stop
+            if event.tuning is not None and self.started is not None:
+                self.started = msgspec.structs.replace(
+                    self.started,
+                    memory_budget=event.memory_budget,
+                    observe_only=event.observe_only,
+                    tuning=event.tuning,
+                )
         elif isinstance(event, events.AttemptEnded) and self._record_ended_at is not None and event.at < self.last_at:
             # The process may have run for a while after its last recorded event.
             self.away -= max(0.0, event.at - self._record_ended_at)

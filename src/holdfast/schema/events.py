@@ -481,6 +481,10 @@ class RunContinued(Event, frozen=True, kw_only=True, tag="run-continued"):
 
     supervisor: Pid
     holdfast: str
+    memory_budget: Whole | None = None
+    observe_only: bool = False
+    tuning: dict[str, dict[str, float | str]] | None = None
+    """As in RunStarted, with the options of the resume; None if nothing has changed."""
 
 
 class Resume(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-import holdfast
 from holdfast.diagnosis.goodput import goodput_of
 from holdfast.diagnosis.run_state import RunState, load_run_state
 from holdfast.diagnosis.stages import (
@@ -177,7 +176,7 @@ class Stages:
     def _first_event(self, staged_run: StagedRun | None) -> events.AnyEvent:
         if staged_run is None or staged_run.started is None:
             return supervisor.run_started_event(self._run, self._plan, self._deps)
-        return events.RunContinued(at=self._deps.clock(), supervisor=os.getpid(), holdfast=holdfast.__version__)
+        return supervisor.run_continued_event(self._plan, self._deps)
 
     def _run_stage(self, staged_run: StagedRun, journal: JournalWriter, number: int, stage: Stage) -> None:
         weights = self._choose_weights(staged_run, number, stage)

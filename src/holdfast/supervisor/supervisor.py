@@ -133,6 +133,18 @@ def run_started_event(run: RunFolder, plan: Plan, deps: Deps) -> events.RunStart
     )
 
 
+def run_continued_event(plan: Plan, deps: Deps) -> events.RunContinued:
+    """Return the first event of a resume. Its options may differ from those of the start."""
+    return events.RunContinued(
+        at=deps.clock(),
+        supervisor=os.getpid(),
+        holdfast=holdfast.__version__,
+        memory_budget=plan.budget.memory,
+        observe_only=plan.observe_only,
+        tuning=plan.rules,
+    )
+
+
 class Supervisor:
     def __init__(self, run: RunFolder, plan: Plan, listeners: Sequence[Listener], deps: Deps, state: RunState) -> None:
         self._run = run
@@ -157,9 +169,7 @@ class Supervisor:
     def resume(self) -> Verdict:
         """Clean up what the previous supervisor left open, then run the next attempt."""
         last_recorded_at = self._state.last_at
-        self._recorder.record(
-            events.RunContinued(at=self._deps.clock(), supervisor=os.getpid(), holdfast=holdfast.__version__)
-        )
+        self._recorder.record(run_continued_event(self._plan, self._deps))
         self._run_safely("stopping leftover processes", self._end_leftovers, None)
         if not self._state.attempts:
             return self.run_attempts(first=None)
